@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "core/device.h"
+#include "core/lane.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+class World;
+
+enum class Reduction { sum, average };
+
+// What communication did in one step, on one rank.
+struct CommFigures {
+  std::int64_t calls = 0;
+  // In the textbook terms of ZeRO (Rajbhandari et al. 2020, section 7): a
+  // reduce-scatter, an all-gather or a broadcast of n bytes counts n, an
+  // all-reduce 2n.
+  std::int64_t bytes = 0;
+  double busy_ms = 0;     // the communication lane worked
+  double exposed_ms = 0;  // the compute lane stood still for it
+};
+
+// The collectives among all ranks of a run, and the communication lane they
+// are ordered on.
+//
+// Contract:
+//  - Every rank issues the same collectives, with the same element counts and
+//    dtypes, in the same order.
+//  - A call returns at once. Its input must be ready on this lane: precede it
+//    by wait(device.record()) where compute produced it. Its output is ready
+//    once an event recorded afterwards has completed: see join().
+//  - Counts are elements. Reductions take f32, bf16 or f64 and accumulate in
+//    at least fp32 where the backend allows; the rest take any dtype.
+//  - Errors surface at the call, at join() or at synchronize(), as Error.
+class Communicator : public Lane {
+ public:
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // buffer = reduction of all ranks' buffers, in place.
+  void all_reduce(const Tensor& buffer, Reduction reduction);
+  // shard = reduction of all ranks' part rank() of `whole`; whole has size()
+  // times the elements of shard, which may be its own part of whole.
+  void reduce_scatter(const Tensor& shard, const Tensor& whole,
+                      Reduction reduction);
+  // whole = all ranks' shards in rank order; shard may be its part of whole.
+  void all_gather(const Tensor& whole, const Tensor& shard);
+  // buffer = rank root's buffer.
+  void broadcast(const Tensor& buffer, int root);
+
+  // Makes the compute lane wait for `done`, an event of this lane, and books
+  // the time it stands still as exposed communication.
+  void join(Device& device, const Event& done);
+
+  // Figures are kept per step in a ring of `figure_slots`: begin_step() opens
+  // the next slot, and figures_of(step) may be read once that step's last
+  // work on both lanes has completed.
+  static constexpr int figure_slots = 4;
+  void begin_step(std::int64_t step);
+  CommFigures figures_of(std::int64_t step) const;
+
+ protected:
+  virtual void do_all_reduce(const Tensor& buffer, Reduction reduction) = 0;
+  virtual void do_reduce_scatter(const Tensor& shard, const Tensor& whole,
+                                 Reduction reduction) = 0;
+  virtual void do_all_gather(const Tensor& whole, const Tensor& shard) = 0;
+  virtual void do_broadcast(const Tensor& buffer, int root) = 0;
+
+ private:
+  // Pairs of events around each stretch of work or of waiting.
+  using Spans = std::vector<std::pair<Event, Event>>;
+  struct Slot {
+    std::int64_t calls = 0;
+    std::int64_t bytes = 0;
+    Spans busy;
+    Spans exposed;
+  };
+  template <class Work>
+  void book(std::int64_t bytes, Work work);
+
+  Slot slots_[figure_slots];
+  Slot* slot_ = &slots_[0];
+};
+
+// NCCL for a CUDA device, MPI with a worker thread otherwise. Collective over
+// the world. With share_gpu, ranks may use one GPU: NCCL is then made to take
+// each for a host of its own, which is slow and correct.
+std::unique_ptr<Communicator> make_communicator(World& world, Device& device,
+                                                bool share_gpu);
+
+// "2.28.9", or "" in a build without CUDA.
+std::string nccl_version();
+
+}  // namespace lockstep

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/dtype.h"
+#include "model/model_config.h"
+
+namespace lockstep {
+
+enum class Mode { train, forward, forward_backward };
+enum class DeviceChoice { automatic, cpu, cuda };
+enum class SamplerKind { random, sequential };
+enum class Timing { events, sync };
+enum class Progress { automatic, plain, off };
+
+// Everything a user can choose for `train`, after the command line has
+// overridden the configuration file and the file the defaults.
+struct Options {
+  ModelConfig model;
+  std::string model_size = "small";  // what --model-size said
+
+  std::string data;  // SOURCE, see open_token_source()
+  std::string validation_data;
+  std::int64_t validation_every = 0;  // steps; 0: never
+  std::int64_t validation_batches = 8;
+  SamplerKind sampler = SamplerKind::random;
+
+  std::int64_t steps = 100;
+  std::int64_t batch_size = 4;  // sequences per rank and micro-step
+  std::int64_t grad_accumulation = 1;
+  std::uint64_t seed = 1;
+  Mode mode = Mode::train;
+
+  double lr = 3e-4;
+  double min_lr = 3e-5;
+  std::int64_t warmup_steps = 0;
+  std::int64_t decay_steps = 0;  // resolved: the default is `steps`
+  double weight_decay = 0.1;
+  bool decay_norms = true;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double adam_eps = 1e-8;
+  double clip = 1.0;  // 0: off
+
+  DeviceChoice device = DeviceChoice::automatic;
+  Precision precision = Precision::fp32;
+  std::string sync;  // resolved: `none` on one rank, `naive` on several
+  bool share_gpu = false;
+  int threads = 0;  // resolved by World's share of the cores; 0 until then
+
+  std::string output = "run.h5";
+  Timing timing = Timing::events;
+  std::string save_weights;
+  std::string init;  // FILE.h5[:/group]
+  std::int64_t generate = 0;
+  Progress progress = Progress::automatic;
+
+  // Every option with its value in effect, in the order of --help, as text:
+  // for the record, and to compare ranks.
+  std::vector<std::pair<std::string, std::string>> entries() const;
+};
+
+struct CommandLine {
+  enum class Action { run, help, version };
+  Action action = Action::run;
+  Options options;
+};
+
+// `train [CONFIG.cfg] [options]`, for a run of `world_size` ranks. UsageError
+// with one line for an unknown option (naming the nearest), a value that does
+// not parse or lies outside its range (naming option, value and range), or
+// options that contradict each other.
+CommandLine parse_command_line(int argc, const char* const* argv,
+                               int world_size);
+
+// --help: grouped, with defaults and units.
+std::string help_text();
+
+}  // namespace lockstep

@@ -1,0 +1,86 @@
+#include "core/memory_ledger.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+
+namespace lockstep {
+namespace {
+
+std::int64_t now_ns() {
+  return std::chrono::steady_clock::now().time_since_epoch().count();
+}
+
+}  // namespace
+
+MemoryLedger::MemoryLedger() : start_ns_(now_ns()) {}
+
+void MemoryLedger::add(std::int64_t bytes, Category category,
+                       std::string_view name) {
+  book(bytes, category, name);
+}
+
+void MemoryLedger::remove(std::int64_t bytes, Category category,
+                          std::string_view name) {
+  book(-bytes, category, name);
+}
+
+void MemoryLedger::book(std::int64_t delta, Category category,
+                        std::string_view name) {
+  const std::lock_guard lock(mutex_);
+  figures_.bytes[static_cast<int>(category)] += delta;
+  figures_.total += delta;
+  figures_.peak = std::max(figures_.peak, figures_.total);
+  if (keeping_timeline_) {
+    timeline_.push_back({static_cast<double>(now_ns() - start_ns_) / 1e3,
+                         delta, category, std::string(name)});
+  }
+}
+
+MemoryFigures MemoryLedger::figures() const {
+  const std::lock_guard lock(mutex_);
+  return figures_;
+}
+
+void MemoryLedger::start_timeline() {
+  const std::lock_guard lock(mutex_);
+  keeping_timeline_ = true;
+}
+
+std::vector<MemoryEvent> MemoryLedger::take_timeline() {
+  const std::lock_guard lock(mutex_);
+  keeping_timeline_ = false;
+  return std::exchange(timeline_, {});
+}
+
+std::string MemoryLedger::summary() const {
+  const MemoryFigures now = figures();
+  std::array<int, category_count> order{};
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+    return now.bytes[a] > now.bytes[b];
+  });
+  std::vector<std::string> parts;
+  for (const int i : order) {
+    if (now.bytes[i] == 0) continue;
+    parts.push_back(fmt::format("{} {}", category_names[i],
+                                format_bytes(double(now.bytes[i]))));
+  }
+  return parts.empty() ? "nothing" : fmt::format("{}", fmt::join(parts, ", "));
+}
+
+std::string format_bytes(double bytes) {
+  constexpr std::array units = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  std::size_t unit = 0;
+  while (bytes >= 1024 && unit + 1 < units.size()) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{:.0f} B", bytes)
+                   : fmt::format("{:#.3g} {}", bytes, units[unit]);
+}
+
+}  // namespace lockstep

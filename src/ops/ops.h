@@ -1,0 +1,201 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/device.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+// Heads of a batch of sequences inside any layout: element (b, t, h, i) is at
+// data + b·batch_stride + t·token_stride + h·head_stride + i, in elements.
+// Packed QKV [B, T, 3, H, D] and separate [B, H, T, D] tensors are both this.
+struct Heads {
+  void* data = nullptr;
+  Dtype dtype = Dtype::f32;
+  std::int64_t batch = 0, tokens = 0, heads = 0, head_dim = 0;
+  std::int64_t batch_stride = 0, token_stride = 0, head_stride = 0;
+};
+
+// Part 0 (q), 1 (k) or 2 (v) of packed rows [B·T, 3·H·D].
+Heads packed_heads(const Tensor& qkv, int part, std::int64_t batch,
+                   std::int64_t heads);
+// Rows [B·T, H·D] as heads.
+Heads row_heads(const Tensor& rows, std::int64_t batch, std::int64_t heads);
+
+enum class Pass { forward, backward };
+
+// One AdamW update's numbers, in device memory as 8 fp32 values in this order,
+// so that a captured step can be replayed with new ones.
+struct AdamwScalars {
+  float learning_rate = 0;
+  float beta1 = 0;
+  float beta2 = 0;
+  float epsilon = 0;
+  float bias_correction1 = 1;  // 1 − beta1^t
+  float bias_correction2 = 1;  // 1 − beta2^t
+  float reserved[2] = {};
+};
+constexpr int adamw_scalar_count = sizeof(AdamwScalars) / sizeof(float);
+
+// A range of optimizer state, all [n]. In fp32 precision `parameters` and
+// `master` are the same memory.
+struct AdamwRange {
+  Tensor parameters;    // compute dtype, written
+  Tensor master;        // f32, read and written
+  Tensor gradients;     // f32, read
+  Tensor first_moment;  // f32, read and written
+  Tensor second_moment;
+  float weight_decay = 0;
+};
+
+// Every computation that a training step does, on one device.
+//
+// Contract, for all operations:
+//  - They are issued on the device's compute lane and read no result back, so
+//    none makes the host wait.
+//  - Activations and weights ("a") are in the compute dtype of the precision
+//    (f32 or bf16); gradients of weights, statistics and losses are f32, norms
+//    and sums f64; arithmetic is fp32 or wider inside.
+//  - N = B·T rows of tokens, d = d_model, F = d_ff, V = vocabulary size,
+//    H heads of D = d/H.
+//  - "+=" accumulates into what is there; "=" overwrites.
+//  - The same inputs give the same bits every time: no atomics races.
+//  - Wrong shapes or dtypes are Errors raised before anything is launched.
+//  - Scratch memory is the implementation's own; it may be allocated in the
+//    first step, never later for the same shapes.
+class Ops {
+ public:
+  virtual ~Ops() = default;
+
+  // --- embedding ---------------------------------------------------------
+  // out[n] = weight[ids[n]]; out a[N, d], weight a[V, d], ids i32[N].
+  virtual void embedding(const Tensor& out, const Tensor& weight,
+                         const Tensor& ids) = 0;
+  // dweight[ids[n]] += dout[n]; dweight f32[V, d], dout a[N, d].
+  virtual void embedding_backward(const Tensor& dweight, const Tensor& dout,
+                                  const Tensor& ids) = 0;
+
+  // --- residual add + RMSNorm (Zhang & Sennrich 2019, eq. 4; eps 1e-5) ----
+  // residual = x + add (or x where add is empty);
+  // inverse_rms = 1/√(mean(residual²) + 1e-5); y = residual·inverse_rms·weight.
+  // x, add, residual, y a[N, d] (residual may be x's memory); weight a[d];
+  // inverse_rms f32[N].
+  virtual void rmsnorm(const Tensor& y, const Tensor& residual,
+                       const Tensor& inverse_rms, const Tensor& x,
+                       const Tensor& add, const Tensor& weight) = 0;
+  // dresidual += the norm's input gradient; dweight f32[d] +=.
+  // dresidual a[N, d] holds the gradient that bypasses the norm, dy a[N, d].
+  virtual void rmsnorm_backward(const Tensor& dresidual, const Tensor& dweight,
+                                const Tensor& dy, const Tensor& residual,
+                                const Tensor& inverse_rms,
+                                const Tensor& weight) = 0;
+
+  // --- linear layers (weight [out, in], no bias) ---------------------------
+  // Rows of y, and of dy, may be wider than `out`: then y's second extent is
+  // the row stride and the columns past `out` are left alone.
+  // y = x·weightᵀ; y a[N, ≥out], x a[N, in], weight a[out, in].
+  virtual void linear(const Tensor& y, const Tensor& x,
+                      const Tensor& weight) = 0;
+  // dx = dy·weight; dx a[N, in].
+  virtual void linear_backward_input(const Tensor& dx, const Tensor& dy,
+                                     const Tensor& weight) = 0;
+  // dweight += dyᵀ·x; dweight f32[out, in].
+  virtual void linear_backward_weight(const Tensor& dweight, const Tensor& dy,
+                                      const Tensor& x) = 0;
+
+  // --- RoPE (Su et al. 2021, eq. 34) -----------------------------------------
+  // Rotates each pair (2i, 2i+1) of token t by table[t, i] = (cos, sin), in
+  // place; Pass::backward rotates by the opposite angle, which is the gradient.
+  // table f32[≥T, D/2, 2], see rope_table().
+  virtual void rope(const Heads& x, const Tensor& table, Pass pass) = 0;
+
+  // --- attention ----------------------------------------------------------
+  // o = softmax(q·kᵀ/√D)·v per head, without a T×T matrix (online softmax:
+  // Dao et al. 2022, algorithm 1); lse f32[B, H, Tq] = log-sum-exp of the
+  // scaled scores. causal: token t sees keys 0…t, and needs Tq = Tk.
+  virtual void attention(const Heads& o, const Tensor& lse, const Heads& q,
+                         const Heads& k, const Heads& v, bool causal) = 0;
+  // dq, dk, dv = gradients, recomputing the probabilities from lse
+  // (Dao 2023, algorithm 2).
+  virtual void attention_backward(const Heads& dq, const Heads& dk,
+                                  const Heads& dv, const Heads& dout,
+                                  const Heads& o, const Tensor& lse,
+                                  const Heads& q, const Heads& k,
+                                  const Heads& v, bool causal) = 0;
+
+  // --- SwiGLU (Shazeer 2020, eq. 6) ----------------------------------------
+  // y = silu(gate) ⊙ up; gate_up a[N, 2F] holds gate (w1 x) then up (w3 x).
+  virtual void swiglu(const Tensor& y, const Tensor& gate_up) = 0;
+  // dgate_up = gradient; dgate_up may be gate_up's memory.
+  virtual void swiglu_backward(const Tensor& dgate_up, const Tensor& dy,
+                               const Tensor& gate_up) = 0;
+
+  // --- loss -----------------------------------------------------------------
+  // losses f32[N] = logsumexp(logits[n, :V]) − logits[n, targets[n]].
+  // logits a[N, ≥V] (row stride = second extent); targets i32[N].
+  virtual void cross_entropy(const Tensor& losses, const Tensor& logits,
+                             const Tensor& targets, std::int64_t vocabulary) = 0;
+  // The same, and logits becomes its own gradient times `scale`; columns past
+  // V become zero.
+  virtual void cross_entropy_backward(const Tensor& losses,
+                                      const Tensor& logits,
+                                      const Tensor& targets,
+                                      std::int64_t vocabulary,
+                                      float scale) = 0;
+
+  // --- reductions and the optimizer ---------------------------------------
+  // total f64[1] += scale · Σ x; x f32[n].
+  virtual void add_sum(const Tensor& total, const Tensor& x, double scale) = 0;
+  // total f64[1] += Σ x², accumulated in fp64; x f32[n].
+  virtual void add_sum_of_squares(const Tensor& total, const Tensor& x) = 0;
+  // factor f32[1] = min(1, clip / (√sum_of_squares + 1e-6)); 1 where clip = 0.
+  virtual void clip_factor(const Tensor& factor, const Tensor& sum_of_squares,
+                           double clip) = 0;
+  // AdamW with decoupled decay (Loshchilov & Hutter 2019, algorithm 2), with
+  // g = factor · gradients:
+  //   p ← p(1 − lr·wd); m, v ← moments of g; p ← p − lr·m̂/(√v̂ + eps)
+  // scalars f32[8] in device memory (AdamwScalars), factor f32[1].
+  virtual void adamw(const AdamwRange& range, const Tensor& scalars,
+                     const Tensor& factor) = 0;
+
+  // --- dtypes -----------------------------------------------------------------
+  // out[i] = x[i], between f32 and bf16 (rounded to nearest even).
+  virtual void cast(const Tensor& out, const Tensor& x) = 0;
+  // x *= factor, x f32[n] or bf16[n].
+  virtual void scale(const Tensor& x, float factor) = 0;
+};
+
+// cos and sin of t·theta^(−2i/D) for Ops::rope, computed in fp64 and rounded
+// once: f32[tokens, head_dim/2, 2] in host memory order.
+std::vector<float> rope_table(std::int64_t tokens, std::int64_t head_dim,
+                              double theta);
+
+// A device and the operations on it. The device outlives everything allocated
+// on it, so it is the first member.
+struct Backend {
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Ops> ops;
+};
+
+// CPUs: BLAS and OpenMP with `threads` threads of this process.
+Backend make_cpu_backend(int threads, Precision precision);
+// CUDA device `ordinal` of those visible. In a build without CUDA: an Error.
+Backend make_cuda_backend(int ordinal, Precision precision);
+
+struct CudaDeviceInfo {
+  std::string name;
+  std::string uuid;    // tells whether two ranks mean the same GPU
+  std::string bus_id;  // "0000:01:00.0"
+};
+bool built_with_cuda();
+// The GPUs this process can use; empty without a driver or in a build without
+// CUDA.
+std::vector<CudaDeviceInfo> cuda_devices();
+// "13.0", or "" in a build without CUDA.
+std::string cuda_version();
+
+}  // namespace lockstep

@@ -1,0 +1,31 @@
+#include "optim/shard.h"
+
+namespace lockstep {
+
+Shard::Shard(Device& device, Unit& owner, std::int64_t first, Tensor values,
+             Tensor grads)
+    : unit(&owner),
+      begin(first),
+      count(values.elements()),
+      parameters(values),
+      gradients(grads) {
+  require(gradients.elements() == count && begin + count <= unit->elements,
+          "a shard of '{}' has {} parameters and {} gradients from element {}",
+          unit->name, count, gradients.elements(), begin);
+  if (count == 0) return;
+  if (parameters.dtype == Dtype::f32) {
+    master = parameters;
+  } else {
+    master_memory_ = device.allocate(Dtype::f32, {count}, Category::optimizer,
+                                     unit->name + " master weights");
+    master = master_memory_.tensor(Dtype::f32, {count});
+  }
+  moments_memory_ = device.allocate(Dtype::f32, {2 * count},
+                                    Category::optimizer,
+                                    unit->name + " moments");
+  const Tensor moments = moments_memory_.tensor(Dtype::f32, {2 * count});
+  first_moment = moments.range(0, count);
+  second_moment = moments.range(count, count);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/device.h"
+#include "model/parameter_store.h"
+
+namespace lockstep {
+
+// The part of a unit that this rank updates, with the state the optimizer
+// needs for it. Whole units for replicated strategies, 1/W of each for sharded
+// ones, single parameters for greedy assignment.
+class Shard {
+ public:
+  // Elements [begin, begin + count) of the unit. Allocates the moments, and
+  // fp32 master weights where `parameters` isn't f32 (otherwise they are the
+  // parameters themselves). parameters: compute dtype [count]; gradients: f32
+  // [count]; both are the caller's memory.
+  Shard(Device& device, Unit& unit, std::int64_t begin, Tensor parameters,
+        Tensor gradients);
+
+  Unit* unit;
+  std::int64_t begin;
+  std::int64_t count;
+  Tensor parameters;
+  Tensor gradients;
+  Tensor master;         // f32 [count]
+  Tensor first_moment;   // f32 [count]
+  Tensor second_moment;  // f32 [count]
+
+ private:
+  Buffer master_memory_;
+  Buffer moments_memory_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/memory_ledger.h"
+
+namespace lockstep {
+
+// The phases of a step, in order, as they are called on the console, in the
+// run record, in profiler ranges and in every table. `step` is the whole.
+enum class Phase {
+  data, zero_grad, forward, loss, backward, grad_sync, optimizer, step
+};
+constexpr int phase_count = 8;
+constexpr std::array<std::string_view, phase_count> phase_names = {
+    "data",     "zero_grad", "forward",   "loss",
+    "backward", "grad_sync", "optimizer", "step"};
+
+// What one rank measured in one step.
+struct RankFigures {
+  std::array<double, phase_count> phase_ms{};
+  double comm_busy_ms = 0;
+  double comm_exposed_ms = 0;
+  std::int64_t comm_calls = 0;
+  std::int64_t comm_bytes = 0;
+  MemoryFigures memory;
+};
+
+// One step of the whole run.
+struct StepFigures {
+  std::int64_t step = 0;  // 1, 2, …
+  double loss = 0;        // mean over the global batch, before the update
+  double learning_rate = 0;
+  double gradient_norm = 0;  // global, before clipping
+  std::int64_t tokens = 0;   // of the global batch
+  std::vector<RankFigures> ranks;
+};
+
+// A run's facts, written once as attributes of the root group.
+struct RunFacts {
+  std::vector<std::pair<std::string, std::string>> texts;
+  std::vector<std::pair<std::string, std::int64_t>> integers;
+  std::vector<std::pair<std::string, double>> numbers;
+  std::vector<std::string> hostnames;  // one a rank
+  // /config: every option, by name
+  std::vector<std::pair<std::string, std::string>> config;
+};
+
+// The HDF5 file that a run leaves behind; see docs/run-record.md for the
+// layout. Rank 0 owns it. The file on disk is always whole: each flush writes
+// the record so far to a temporary name beside it and renames that over the
+// last one, so a killed run leaves its last flush, and a reader, however long
+// it holds the file, neither waits nor makes the run wait.
+class RunRecord {
+ public:
+  // Writes the first state of the file at once, so that a path that cannot be
+  // written is an Error before training starts.
+  RunRecord(std::string path, const RunFacts& facts, int world_size);
+  ~RunRecord();
+
+  void add_step(const StepFigures& figures);
+  void add_validation(std::int64_t step, double loss);
+  // Flushes when it is due: every second at first, more rarely as the file
+  // grows, so that writing stays below 2% of the time.
+  void flush_if_due();
+  // A write that fails is kept for the next try and gives a warning line once
+  // per cause through `warnings()`; training goes on.
+  void flush();
+  std::vector<std::string> take_warnings();
+
+  const std::string& path() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace lockstep
