@@ -13,7 +13,7 @@ namespace lockstep {
 // Where one rank runs.
 struct Place {
   int rank = 0;
-  int local_rank = 0;
+  int local_rank = 0;  // among the ranks of this host
   int local_size = 1;
   std::string host;
   int cores = 1;     // this rank's share of the cores it may run on
@@ -25,52 +25,55 @@ struct Place {
 // figures, errors) and block; gradients travel by a Communicator.
 //
 // Errors: whatever fails on one rank must end all. together() turns a failure
-// on any rank into the same Error on every rank; an exception that leaves the
-// main program elsewhere goes through abort().
+// on any rank into the same failure on every rank, and guard() turns anything
+// else that leaves the program into an abort of all ranks.
 class World {
  public:
-  // Initialises MPI (MPI_THREAD_MULTIPLE).
+  // Initialises MPI with MPI_THREAD_MULTIPLE.
   World(int& argc, char**& argv);
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
   int rank() const { return place_.rank; }
-  int size() const { return static_cast<int>(places_.size()); }
+  int size() const { return size_; }
   bool root() const { return rank() == 0; }
   const Place& place() const { return place_; }
-  const std::vector<Place>& places() const { return places_; }
+
+  // Runs the program and returns its exit code. After a failure in together()
+  // rank 0 says in one line what it was and every rank returns 2 for a
+  // UsageError and 1 otherwise. Any other exception ends all ranks at once.
+  int guard(const std::function<int()>& program);
 
   // Runs `work` on every rank. If it throws on any, every rank throws an Error
-  // (UsageError if it was one) with the text of the lowest rank that failed,
-  // and which rank and host that was where not all failed alike.
+  // with the text of the lowest rank that failed, naming that rank and host
+  // unless all failed alike.
   void together(const std::function<void()>& work);
 
-  // Error on all ranks if a value differs between ranks: names the option and
-  // both values.
+  // An error on all ranks if a value differs from rank 0's: names the setting
+  // and both values.
   using Settings = std::vector<std::pair<std::string, std::string>>;
   void require_same(const Settings& settings);
 
-  void barrier();
-  // rows of all ranks in rank order, each of mine.size() values.
+  // Values of all ranks in rank order; every rank gives equally many.
   std::vector<double> all_gather(std::span<const double> mine);
-  // texts of all ranks in rank order.
+  // Texts of all ranks in rank order, of any lengths.
   std::vector<std::string> all_gather(const std::string& mine);
-  double sum(double mine);
   // Rank 0's bytes, on every rank.
   void broadcast(void* data, std::int64_t bytes);
 
-  // Says what happened ("train: error on rank 3 (host): …") and ends all ranks
-  // at once.
+  // Says what happened, on which rank and host, and ends all ranks at once.
   [[noreturn]] void abort(const std::string& message);
 
-  static std::string mpi_version();
-
  private:
+  friend struct MpiCalls;
   struct Handles;
   std::unique_ptr<Handles> handles_;  // MPI's own types stay out of this file
   Place place_;
-  std::vector<Place> places_;
+  int size_ = 1;
 };
+
+// "Open MPI 4.1.4", as the library calls itself.
+std::string mpi_version();
 
 }  // namespace lockstep

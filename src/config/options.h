@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -37,7 +37,7 @@ struct Options {
   Mode mode = Mode::train;
 
   double lr = 3e-4;
-  double min_lr = 3e-5;
+  double min_lr = 3e-5;  // resolved: the default is a tenth of `lr`
   std::int64_t warmup_steps = 0;
   std::int64_t decay_steps = 0;  // resolved: the default is `steps`
   double weight_decay = 0.1;
@@ -71,14 +71,15 @@ struct CommandLine {
   Options options;
 };
 
-// `train [CONFIG.cfg] [options]`, for a run of `world_size` ranks. UsageError
-// with one line for an unknown option (naming the nearest), a value that does
-// not parse or lies outside its range (naming option, value and range), or
-// options that contradict each other.
+// `train [CONFIG.cfg] [options]`, for a run of `world_size` ranks where --sync
+// accepts `sync_names`. UsageError with one line for an unknown option (naming
+// the nearest), a value that does not parse or lies outside its range (naming
+// option, value and range), or options that contradict each other.
 CommandLine parse_command_line(int argc, const char* const* argv,
-                               int world_size);
+                               int world_size,
+                               std::span<const std::string_view> sync_names);
 
 // --help: grouped, with defaults and units.
-std::string help_text();
+std::string help_text(std::span<const std::string_view> sync_names);
 
 }  // namespace lockstep

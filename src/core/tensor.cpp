@@ -16,6 +16,12 @@ std::int64_t Shape::elements() const {
   return product;
 }
 
+Shape Shape::with_first(std::int64_t extent) const {
+  Shape changed = *this;
+  changed.extents_[0] = extent;
+  return changed;
+}
+
 std::string Shape::text() const {
   return fmt::format(
       "[{}]", fmt::join(extents_.begin(), extents_.begin() + rank_, ", "));
@@ -38,8 +44,8 @@ Tensor Tensor::range(std::int64_t begin, std::int64_t count) const {
 Tensor Tensor::rows(std::int64_t begin, std::int64_t count) const {
   const std::int64_t width = shape[0] == 0 ? 0 : elements() / shape[0];
   Tensor part = range(begin * width, count * width);
-  if (shape.rank() == 1) return part;
-  return part.reshaped({count, width});
+  part.shape = shape.with_first(count);
+  return part;
 }
 
 }  // namespace lockstep

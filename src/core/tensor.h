@@ -20,6 +20,7 @@ class Shape {
   int rank() const { return rank_; }
   std::int64_t operator[](int axis) const { return extents_[axis]; }
   std::int64_t elements() const;
+  Shape with_first(std::int64_t extent) const;  // the same but for axis 0
   bool operator==(const Shape&) const = default;
   std::string text() const;  // "[4, 1024]"
 
@@ -56,7 +57,7 @@ struct Tensor {
   Tensor reshaped(Shape extents) const;
   // Elements [begin, begin + count) of the flattened tensor, shape [count].
   Tensor range(std::int64_t begin, std::int64_t count) const;
-  // Rows [begin, begin + count) along the first axis.
+  // Rows [begin, begin + count) along the first axis; the other axes stay.
   Tensor rows(std::int64_t begin, std::int64_t count) const;
 };
 

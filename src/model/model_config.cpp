@@ -63,4 +63,10 @@ void apply_model_size(std::string_view name, ModelConfig& config) {
   config.num_heads = size->num_heads;
 }
 
+std::vector<std::string_view> model_size_names() {
+  std::vector<std::string_view> names;
+  for (const NamedSize& size : named_sizes) names.push_back(size.name);
+  return names;
+}
+
 }  // namespace lockstep

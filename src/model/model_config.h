@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 namespace lockstep {
 
@@ -31,5 +32,7 @@ struct ModelConfig {
 // "xl" or "10b" set d_model, d_ff, num_layers and num_heads. Error for any
 // other name.
 void apply_model_size(std::string_view name, ModelConfig& config);
+// The names it knows, from small to large.
+std::vector<std::string_view> model_size_names();
 
 }  // namespace lockstep

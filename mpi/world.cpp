@@ -1,0 +1,210 @@
+#include "mpi/world.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+#include <optional>
+
+#include "mpi/cores.h"
+#include "mpi/mpi_calls.h"
+
+namespace lockstep {
+namespace {
+
+// A failure that every rank knows of.
+class AgreedError : public Error {
+ public:
+  AgreedError(const std::string& text, int code) : Error(text), exit_code(code) {}
+  int exit_code;
+};
+
+int exit_code_of(const std::exception& error) {
+  return dynamic_cast<const UsageError*>(&error) != nullptr ? 2 : 1;
+}
+
+long environment_number(const char* name) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? -1 : std::atol(text);
+}
+
+// srun without a PMI that this MPI speaks starts independent processes that
+// each believe to be the only one.
+void refuse_singletons_of_slurm(int size) {
+  constexpr long first_special_step = 0xfffffff0L;  // batch, interactive shell
+  const long step = environment_number("SLURM_STEP_ID");
+  const long tasks = std::max(environment_number("SLURM_STEP_NUM_TASKS"),
+                              environment_number("SLURM_NTASKS"));
+  if (size > 1 || std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) return;
+  if (step < 0 || step >= first_special_step || tasks <= 1) return;
+  throw UsageError(fmt::format(
+      "Slurm started {} tasks, MPI sees 1: each would train alone; use srun "
+      "--mpi=pmix, or mpirun inside the allocation",
+      tasks));
+}
+
+}  // namespace
+
+struct World::Handles {
+  OwnedComm all{MPI_COMM_WORLD};
+};
+
+World::World(int& argc, char**& argv) {
+  // Waiting ranks give their core away instead of spinning: on CPUs the
+  // communication lane shares its cores with compute.
+  setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+  int provided = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+  handles_ = std::make_unique<Handles>();
+  MPI_Comm_rank(handles_->all, &place_.rank);
+  MPI_Comm_size(handles_->all, &size_);
+  if (provided < MPI_THREAD_MULTIPLE) {
+    abort("this MPI library does not offer MPI_THREAD_MULTIPLE");
+  }
+
+  char host[MPI_MAX_PROCESSOR_NAME];
+  int length = 0;
+  MPI_Get_processor_name(host, &length);
+  place_.host.assign(host, length);
+
+  MPI_Comm node = MPI_COMM_NULL;
+  MPI_Comm_split_type(handles_->all, MPI_COMM_TYPE_SHARED, place_.rank,
+                      MPI_INFO_NULL, &node);
+  MPI_Comm_rank(node, &place_.local_rank);
+  MPI_Comm_size(node, &place_.local_size);
+  const cpu_set_t mask = affinity_mask();
+  std::vector<cpu_set_t> masks(place_.local_size);
+  MPI_Allgather(&mask, sizeof mask, MPI_BYTE, masks.data(), sizeof mask,
+                MPI_BYTE, node);
+  MPI_Comm_free(&node);
+  place_.mask = mask_text(mask);
+  place_.cores = core_share(mask, masks, quota_cores());
+}
+
+World::~World() {
+  handles_.reset();
+  MPI_Finalize();
+}
+
+int World::guard(const std::function<int()>& program) {
+  try {
+    together([&] { refuse_singletons_of_slurm(size_); });
+    return program();
+  } catch (const AgreedError& error) {
+    if (root()) fmt::print(stderr, "error: {}\n", error.what());
+    return error.exit_code;
+  } catch (const std::exception& error) {
+    abort(error.what());
+  }
+}
+
+void World::together(const std::function<void()>& work) {
+  std::string text;
+  int code = 0;
+  try {
+    work();
+  } catch (const AgreedError&) {
+    throw;  // every rank is here already
+  } catch (const std::exception& error) {
+    text = error.what();
+    code = exit_code_of(error);
+  }
+  int worst = 0;
+  check_mpi(MPI_Allreduce(&code, &worst, 1, MPI_INT, MPI_MAX, handles_->all),
+            "MPI_Allreduce");
+  if (worst == 0) return;
+
+  const std::vector<std::string> texts = all_gather(text);
+  const bool alike = std::all_of(texts.begin(), texts.end(),
+                                 [&](const auto& t) { return t == texts[0]; });
+  if (alike) throw AgreedError(text, worst);
+  const auto first = std::find_if(texts.begin(), texts.end(),
+                                  [](const auto& t) { return !t.empty(); });
+  const std::vector<std::string> hosts = all_gather(place_.host);
+  const auto rank = first - texts.begin();
+  throw AgreedError(
+      fmt::format("on rank {} ({}): {}", rank, hosts[rank], *first), worst);
+}
+
+void World::require_same(const Settings& settings) {
+  // One text a rank, so that ranks may even have different settings.
+  std::string mine;
+  for (const auto& [name, value] : settings) {
+    mine += name + '=' + value + '\n';
+  }
+  std::string first = mine;
+  std::int64_t length = std::ssize(first);
+  broadcast(&length, sizeof length);
+  first.resize(length);
+  broadcast(first.data(), length);
+  together([&] {
+    if (mine == first) return;
+    const auto different = std::mismatch(mine.begin(), mine.end(),
+                                         first.begin(), first.end());
+    const auto line_at = [](const std::string& text, std::int64_t position) {
+      const auto begin = text.rfind('\n', position == 0 ? 0 : position - 1);
+      const auto from = begin == std::string::npos ? 0 : begin + 1;
+      return text.substr(from, text.find('\n', from) - from);
+    };
+    fail("ranks disagree: --{} here, --{} on rank 0; give every rank the same "
+         "options",
+         line_at(mine, different.first - mine.begin()),
+         line_at(first, different.second - first.begin()));
+  });
+}
+
+std::vector<double> World::all_gather(std::span<const double> mine) {
+  std::vector<double> all(mine.size() * size_);
+  const int count = static_cast<int>(mine.size());
+  check_mpi(MPI_Allgather(mine.data(), count, MPI_DOUBLE, all.data(), count,
+                          MPI_DOUBLE, handles_->all),
+            "MPI_Allgather");
+  return all;
+}
+
+std::vector<std::string> World::all_gather(const std::string& mine) {
+  const int length = static_cast<int>(mine.size());
+  std::vector<int> lengths(size_), offsets(size_);
+  check_mpi(MPI_Allgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT,
+                          handles_->all),
+            "MPI_Allgather");
+  std::exclusive_scan(lengths.begin(), lengths.end(), offsets.begin(), 0);
+  std::string all(offsets.back() + lengths.back(), '\0');
+  check_mpi(MPI_Allgatherv(mine.data(), length, MPI_CHAR, all.data(),
+                           lengths.data(), offsets.data(), MPI_CHAR,
+                           handles_->all),
+            "MPI_Allgatherv");
+  std::vector<std::string> texts;
+  for (int rank = 0; rank < size_; ++rank) {
+    texts.push_back(all.substr(offsets[rank], lengths[rank]));
+  }
+  return texts;
+}
+
+void World::broadcast(void* data, std::int64_t bytes) {
+  constexpr std::int64_t piece = 1 << 30;  // MPI counts are ints
+  for (std::int64_t done = 0; done < bytes; done += piece) {
+    check_mpi(MPI_Bcast(static_cast<char*>(data) + done,
+                        static_cast<int>(std::min(piece, bytes - done)),
+                        MPI_BYTE, 0, handles_->all),
+              "MPI_Bcast");
+  }
+}
+
+void World::abort(const std::string& message) {
+  fmt::print(stderr, "error on rank {} ({}): {}\n", place_.rank, place_.host,
+             message);
+  std::fflush(nullptr);
+  MPI_Abort(MPI_COMM_WORLD, 1);
+  std::abort();
+}
+
+std::string mpi_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  std::string version(text, length);
+  // "Open MPI v4.1.4, package: …" and the multi-line texts of others.
+  return version.substr(0, version.find_first_of(",\n"));
+}
+
+}  // namespace lockstep

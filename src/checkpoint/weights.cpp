@@ -1,0 +1,101 @@
+#include "checkpoint/weights.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <set>
+#include <vector>
+
+#include "core/hdf5.h"
+
+namespace lockstep {
+namespace {
+
+// "file.h5:/a/b" → {"file.h5", "/a/b"}; the root group where none is named.
+std::pair<std::string, std::string> split_source(const std::string& source) {
+  const auto colon = source.rfind(":/");
+  if (colon == std::string::npos) return {source, "/"};
+  return {source.substr(0, colon), source.substr(colon + 1)};
+}
+
+// The file holds these tensors and no others, each in its shape.
+void check_tensors(const hdf5::Group& group, const std::string& source,
+                   ParameterStore& store) {
+  std::set<std::string> expected;
+  for (const Parameter* parameter : store.parameters()) {
+    expected.insert(parameter->name);
+    require(group.has(parameter->name), "{} has no tensor '{}'", source,
+            parameter->name);
+    Shape shape = parameter->shape;
+    const std::vector<std::int64_t> found =
+        group.dataset(parameter->name).shape();
+    const bool same = std::ssize(found) == shape.rank() &&
+                      std::equal(found.begin(), found.end(), &shape[0]);
+    require(same, "{}: tensor '{}' is [{}], the model's is {}", source,
+            parameter->name, fmt::join(found, ", "), shape.text());
+  }
+  for (const hdf5::Child& child : group.children()) {
+    require(!child.is_dataset() || expected.contains(child.name),
+            "{}: tensor '{}' is not one of this model's", source, child.name);
+  }
+}
+
+}  // namespace
+
+void initialise_weights(ParameterStore& store, GradientSync& sync,
+                        std::uint64_t seed) {
+  std::vector<float> values;
+  for (Unit& unit : store.units()) {
+    values.resize(unit.elements);
+    initial_values(unit, seed, values);
+    sync.load(unit, values);
+  }
+}
+
+void load_weights(const std::string& source, ParameterStore& store,
+                  GradientSync& sync) {
+  const auto [path, group_name] = split_source(source);
+  const hdf5::File file(path, hdf5::Access::read);
+  const hdf5::Group group = file.group(group_name);
+  check_tensors(group, source, store);
+
+  std::vector<float> values;
+  for (Unit& unit : store.units()) {
+    values.assign(unit.elements, 0.0f);
+    for (const Parameter& parameter : unit.members) {
+      const auto tensor = group.dataset(parameter.name).read<float>();
+      std::copy(tensor.begin(), tensor.end(),
+                values.begin() + parameter.offset);
+    }
+    sync.load(unit, values);
+  }
+}
+
+void save_weights(const std::string& path, bool writes, ParameterStore& store,
+                  GradientSync& sync) {
+  const std::string temporary = path + ".partial";
+  std::unique_ptr<hdf5::File> file;
+  if (writes) {
+    file = std::make_unique<hdf5::File>(temporary, hdf5::Access::create);
+  }
+  std::vector<float> values;
+  for (const Unit& unit : store.units()) {
+    values.resize(unit.elements);
+    sync.save(unit, values);
+    if (!writes) continue;
+    for (const Parameter& parameter : unit.members) {
+      std::vector<std::int64_t> shape;
+      for (int axis = 0; axis < parameter.shape.rank(); ++axis) {
+        shape.push_back(parameter.shape[axis]);
+      }
+      file->create_dataset<float>(parameter.name, shape)
+          .write(std::span<const float>(values).subspan(parameter.offset,
+                                                        parameter.elements()));
+    }
+  }
+  if (!writes) return;
+  file.reset();
+  std::filesystem::rename(temporary, path);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,144 @@
+#include "config/option_table.h"
+
+#include <limits>
+
+namespace lockstep {
+namespace {
+
+constexpr Choice<bool> booleans[] = {{"true", true}, {"false", false}};
+constexpr Choice<SamplerKind> samplers[] = {
+    {"random", SamplerKind::random}, {"sequential", SamplerKind::sequential}};
+constexpr Choice<Mode> modes[] = {{"train", Mode::train},
+                                  {"forward", Mode::forward},
+                                  {"forward-backward", Mode::forward_backward}};
+constexpr Choice<DeviceChoice> devices[] = {{"auto", DeviceChoice::automatic},
+                                            {"cpu", DeviceChoice::cpu},
+                                            {"cuda", DeviceChoice::cuda}};
+constexpr Choice<Precision> precisions[] = {{"fp32", Precision::fp32},
+                                            {"tf32", Precision::tf32},
+                                            {"bf16", Precision::bf16}};
+constexpr Choice<Timing> timings[] = {{"events", Timing::events},
+                                      {"sync", Timing::sync}};
+constexpr Choice<Progress> progresses[] = {{"auto", Progress::automatic},
+                                           {"plain", Progress::plain},
+                                           {"off", Progress::off}};
+
+constexpr NumberRange positive{"a number above 0",
+                               [](float x) { return x > 0; }};
+constexpr NumberRange non_negative{"a number of 0 or more",
+                                   [](float x) { return x >= 0; }};
+constexpr NumberRange fraction{"a number of at least 0 and below 1",
+                               [](float x) { return x >= 0 && x < 1; }};
+
+OptionValue count(std::int64_t& field, std::int64_t low = 1,
+                  std::int64_t high = std::numeric_limits<int>::max()) {
+  return whole(field, low, high);
+}
+
+// A name that sets the four values of the shape.
+OptionValue model_size(Options& o) {
+  OptionValue value = name(o.model_size, model_size_names());
+  value.set = [&o, set = value.set](const std::string& given) {
+    if (!set(given)) return false;
+    apply_model_size(given, o.model);
+    return true;
+  };
+  return value;
+}
+
+}  // namespace
+
+std::vector<OptionGroup> option_table(
+    Options& o, std::span<const std::string_view> sync_names) {
+  const std::vector<std::string_view> syncs(sync_names.begin(),
+                                            sync_names.end());
+  // Widths have a limit that keeps every product of them inside 64 bits.
+  constexpr std::int64_t widest = 1 << 20;
+  constexpr auto any_seed = std::numeric_limits<std::uint64_t>::max();
+  return {
+      {"Model",
+       {{"model-size", "NAME", model_size(o),
+         "sets d-model, d-ff, num-layers and num-heads, where they are not "
+         "given themselves"},
+        {"vocab-size", "N", count(o.model.vocab_size),
+         "token ids are 0 … N-1"},
+        {"context-length", "N", count(o.model.context_length),
+         "tokens of a sequence"},
+        {"d-model", "N", count(o.model.d_model, 1, widest),
+         "width of the residual stream"},
+        {"d-ff", "N", count(o.model.d_ff, 1, 4 * widest),
+         "width of the feed-forward layer"},
+        {"num-layers", "N", count(o.model.num_layers, 1, 10000),
+         "transformer blocks"},
+        {"num-heads", "N", count(o.model.num_heads, 1, widest),
+         "attention heads; divides d-model"},
+        {"rope-theta", "X", number(o.model.rope_theta, positive),
+         "base of the rotary position frequencies"}}},
+      {"Data",
+       {{"data", "SOURCE", text(o.data),
+         "tokens to train on: FILE.npy, FILE.bin, FILE.h5:/dataset, FILE.txt "
+         "(bytes), or random"},
+        {"validation-data", "SOURCE", text(o.validation_data),
+         "tokens to validate on"},
+        {"validation-every", "N", count(o.validation_every, 0),
+         "steps between validations; 0: never"},
+        {"validation-batches", "N", count(o.validation_batches),
+         "batches per rank and validation"},
+        {"sampler", "NAME", choice(o.sampler, samplers),
+         "order of the sequences"}}},
+      {"Run",
+       {{"steps", "N", count(o.steps), "optimizer steps"},
+        {"batch-size", "N", count(o.batch_size),
+         "sequences per rank and micro-step"},
+        {"grad-accumulation", "N", count(o.grad_accumulation),
+         "micro-steps per step"},
+        {"seed", "N", whole(o.seed, std::uint64_t{0}, any_seed),
+         "of initial weights, sampling and random tokens"},
+        {"mode", "NAME", choice(o.mode, modes), "what a step does"}}},
+      {"Optimizer",
+       {{"lr", "X", number(o.lr, positive), "peak learning rate"},
+        {"min-lr", "X", number(o.min_lr, non_negative),
+         "learning rate after the decay", "lr/10"},
+        {"warmup-steps", "N", count(o.warmup_steps, 0),
+         "steps of linear warm-up"},
+        {"decay-steps", "N", count(o.decay_steps),
+         "step at which the cosine decay ends", "steps"},
+        {"weight-decay", "X", number(o.weight_decay, non_negative),
+         "of AdamW, decoupled"},
+        {"decay-norms", "[=BOOL]", choice(o.decay_norms, booleans),
+         "whether weight decay applies to the norms' weights"},
+        {"beta1", "X", number(o.beta1, fraction),
+         "decay of the first moment"},
+        {"beta2", "X", number(o.beta2, fraction),
+         "decay of the second moment"},
+        {"adam-eps", "X", number(o.adam_eps, positive),
+         "added to the root of the second moment"},
+        {"clip", "X", number(o.clip, non_negative),
+         "largest global gradient norm; 0: off"}}},
+      {"System",
+       {{"device", "NAME", choice(o.device, devices),
+         "what to compute on; auto takes a GPU where there is one"},
+        {"precision", "NAME", choice(o.precision, precisions),
+         "how numbers are stored and multiplied"},
+        {"sync", "NAME", name(o.sync, syncs),
+         "gradient-sync module; naive on several ranks", "none"},
+        {"share-gpu", "[=BOOL]", choice(o.share_gpu, booleans),
+         "let several ranks use one GPU"},
+        {"threads", "N", whole(o.threads, 0, 4096),
+         "CPU threads per rank; 0: the rank's share of the cores"}}},
+      {"Output",
+       {{"output", "FILE.h5", path(o.output), "the run record"},
+        {"timing", "NAME", choice(o.timing, timings),
+         "clock of the phases; sync waits for the device after each, which "
+         "costs speed"},
+        {"save-weights", "FILE.h5", text(o.save_weights),
+         "write the final weights"},
+        {"init", "FILE.h5[:/GROUP]", text(o.init), "read the initial weights"},
+        {"generate", "N", count(o.generate, 0),
+         "tokens to sample from the model at the end"},
+        {"progress", "NAME", choice(o.progress, progresses),
+         "what to show while it runs"}}},
+  };
+}
+
+}  // namespace lockstep

@@ -1,0 +1,296 @@
+#include "model/transformer.h"
+
+#include <algorithm>
+
+namespace lockstep {
+namespace {
+
+// Members of a block's unit, in their order there.
+enum Member { ln1, q_proj, k_proj, v_proj, output_proj, ln2, w1, w3, w2 };
+// Members of the head's unit.
+enum HeadMember { ln_final, lm_head };
+
+// Members first…last of a unit, which are adjacent, as one matrix.
+Tensor stacked(const Unit& unit, const Tensor& flat, Member first,
+               Member last) {
+  const Parameter& top = unit.members[first];
+  std::int64_t rows = 0;
+  for (int i = first; i <= last; ++i) rows += unit.members[i].shape[0];
+  return flat.range(top.offset, rows * top.shape[1])
+      .reshaped({rows, top.shape[1]});
+}
+
+// Logits of one chunk take at most this many bytes.
+constexpr std::int64_t logits_budget = std::int64_t{64} << 20;
+
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
+
+Transformer::Transformer(const ModelConfig& config, Dtype compute_dtype,
+                         Backend& backend, ParameterStore& store,
+                         ParameterHooks& hooks, std::int64_t batch,
+                         bool trains)
+    : config_(config),
+      device_(*backend.device),
+      ops_(*backend.ops),
+      store_(store),
+      hooks_(hooks),
+      trains_(trains),
+      dtype_(compute_dtype),
+      rows_(batch * config.context_length) {
+  const std::int64_t n = rows_;
+  const std::int64_t d = config_.d_model;
+
+  const std::vector<float> angles = rope_table(
+      config_.context_length, config_.head_dim(), config_.rope_theta);
+  rope_table_ = keep(
+      Dtype::f32, {config_.context_length, config_.head_dim() / 2, 2}, "RoPE");
+  upload(device_, rope_table_, angles);
+
+  const std::int64_t kept = trains_ ? config_.num_layers : 1;
+  for (std::int64_t i = 0; i < kept; ++i) blocks_.push_back(make_block());
+  branch_ = keep(dtype_, {n, d}, "branch");
+  final_residual_ = keep(dtype_, {n, d}, "final residual");
+  final_inverse_rms_ = keep(Dtype::f32, {n}, "final inverse rms");
+  final_norm_ = keep(dtype_, {n, d}, "final norm");
+
+  const std::int64_t padded_vocabulary = round_up(config_.vocab_size, 8);
+  chunk_ = std::clamp<std::int64_t>(
+      logits_budget / (padded_vocabulary * bytes_of(dtype_)), 1, n);
+  logits_ = keep(dtype_, {chunk_, padded_vocabulary}, "logits of a chunk");
+  losses_ = keep(Dtype::f32, {n}, "losses");
+
+  if (trains_) {
+    dresidual_ = keep(dtype_, {n, d}, "gradient of the residual stream");
+    dbranch_ = keep(dtype_, {n, d}, "gradient of a branch");
+    dwide_ = keep(dtype_, {n, std::max(3 * d, config_.d_ff)},
+                  "gradient of a wide activation");
+  }
+}
+
+Tensor Transformer::keep(Dtype dtype, Shape shape, const char* name) {
+  memory_.push_back(
+      device_.allocate(dtype, shape, Category::activations, name));
+  return memory_.back().tensor(dtype, shape);
+}
+
+Transformer::Block Transformer::make_block() {
+  const std::int64_t n = rows_;
+  const std::int64_t d = config_.d_model;
+  const std::int64_t ff = config_.d_ff;
+  const std::int64_t t = config_.context_length;
+  Block block;
+  block.residual1 = keep(dtype_, {n, d}, "residual before ln1");
+  block.inverse_rms1 = keep(Dtype::f32, {n}, "inverse rms of ln1");
+  block.norm1 = keep(dtype_, {n, d}, "ln1");
+  block.qkv = keep(dtype_, {n, 3 * d}, "q, k, v");
+  block.attention = keep(dtype_, {n, d}, "attention");
+  block.lse =
+      keep(Dtype::f32, {n / t, config_.num_heads, t}, "log-sum-exp");
+  block.residual2 = keep(dtype_, {n, d}, "residual before ln2");
+  block.inverse_rms2 = keep(Dtype::f32, {n}, "inverse rms of ln2");
+  block.norm2 = keep(dtype_, {n, d}, "ln2");
+  block.gate_up = keep(dtype_, {n, 2 * ff}, "gate and up");
+  block.hidden = keep(dtype_, {n, ff}, "SwiGLU");
+  return block;
+}
+
+void Transformer::forward(const Tensor& inputs) {
+  rows_ = inputs.elements();
+  Unit& embedding = store_.embedding();
+  Tensor x = block(0).residual1.rows(0, rows_);
+  hooks_.acquire(embedding, Pass::forward);
+  ops_.embedding(x, embedding.members[0].value(), inputs);
+  hooks_.release(embedding, Pass::forward);
+
+  Tensor add;  // nothing to add before the first block
+  for (std::int64_t layer = 0; layer < config_.num_layers; ++layer) {
+    forward_block(layer, x, add);
+    x = block(layer).residual2.rows(0, rows_);
+    add = branch_.rows(0, rows_);
+  }
+}
+
+void Transformer::forward_block(std::int64_t layer, const Tensor& x,
+                                const Tensor& add) {
+  Unit& unit = store_.block(layer);
+  const ScopedRange range(device_, unit.name.c_str());
+  const Block& at = block(layer);
+  const std::int64_t heads = config_.num_heads;
+  const std::int64_t batch = rows_ / config_.context_length;
+  const auto rows = [&](const Tensor& tensor) { return tensor.rows(0, rows_); };
+  const auto weight = [&](Member member) {
+    return unit.members[member].value();
+  };
+  hooks_.acquire(unit, Pass::forward);
+
+  const Tensor residual1 = rows(at.residual1), norm1 = rows(at.norm1);
+  const Tensor qkv = rows(at.qkv), attention = rows(at.attention);
+  ops_.rmsnorm(norm1, residual1, rows(at.inverse_rms1), x, add, weight(ln1));
+  ops_.linear(qkv, norm1, stacked(unit, unit.parameters, q_proj, v_proj));
+  const Heads q = packed_heads(qkv, 0, batch, heads);
+  const Heads k = packed_heads(qkv, 1, batch, heads);
+  const Heads v = packed_heads(qkv, 2, batch, heads);
+  ops_.rope(q, rope_table_, Pass::forward);
+  ops_.rope(k, rope_table_, Pass::forward);
+  ops_.attention(row_heads(attention, batch, heads), at.lse.rows(0, batch), q,
+                 k, v, /*causal=*/true);
+  const Tensor branch = rows(branch_);
+  ops_.linear(branch, attention, weight(output_proj));
+
+  const Tensor norm2 = rows(at.norm2), gate_up = rows(at.gate_up);
+  const Tensor hidden = rows(at.hidden);
+  ops_.rmsnorm(norm2, rows(at.residual2), rows(at.inverse_rms2), residual1,
+               branch, weight(ln2));
+  ops_.linear(gate_up, norm2, stacked(unit, unit.parameters, w1, w3));
+  ops_.swiglu(hidden, gate_up);
+  ops_.linear(branch, hidden, weight(w2));
+
+  hooks_.release(unit, Pass::forward);
+}
+
+void Transformer::final_norm() {
+  const auto rows = [&](const Tensor& tensor) { return tensor.rows(0, rows_); };
+  ops_.rmsnorm(rows(final_norm_), rows(final_residual_),
+               rows(final_inverse_rms_),
+               rows(block(config_.num_layers - 1).residual2), rows(branch_),
+               store_.head().members[ln_final].value());
+}
+
+void Transformer::loss(const Tensor& targets, const Tensor& total,
+                       double weight, Gradient gradient) {
+  Unit& unit = store_.head();
+  const bool backward = gradient == Gradient::yes;
+  const Pass pass = backward ? Pass::backward : Pass::forward;
+  const double scale = weight / double(rows_);
+  const std::int64_t vocabulary = config_.vocab_size;
+  hooks_.acquire(unit, pass);
+  final_norm();
+
+  const Tensor head = unit.members[lm_head].value();
+  for (std::int64_t row = 0; row < rows_; row += chunk_) {
+    const std::int64_t count = std::min(chunk_, rows_ - row);
+    const Tensor x = final_norm_.rows(row, count);
+    const Tensor logits = logits_.rows(0, count);
+    const Tensor losses = losses_.range(row, count);
+    const Tensor wanted = targets.range(row, count);
+    ops_.linear(logits, x, head);
+    if (!backward) {
+      ops_.cross_entropy(losses, logits, wanted, vocabulary);
+      continue;
+    }
+    ops_.cross_entropy_backward(losses, logits, wanted, vocabulary,
+                                static_cast<float>(scale));
+    ops_.linear_backward_weight(unit.members[lm_head].gradient(), logits, x);
+    ops_.linear_backward_input(dbranch_.rows(row, count), logits, head);
+  }
+  ops_.add_sum(total, losses_.range(0, rows_), scale);
+
+  if (backward) {
+    hooks_.gradient_ready(unit.members[lm_head]);
+    const Tensor dresidual = dresidual_.rows(0, rows_);
+    device_.zero(dresidual);
+    ops_.rmsnorm_backward(dresidual, unit.members[ln_final].gradient(),
+                          dbranch_.rows(0, rows_),
+                          final_residual_.rows(0, rows_),
+                          final_inverse_rms_.range(0, rows_),
+                          unit.members[ln_final].value());
+    hooks_.gradient_ready(unit.members[ln_final]);
+  }
+  hooks_.release(unit, pass);
+}
+
+void Transformer::backward(const Tensor& inputs) {
+  for (std::int64_t layer = config_.num_layers - 1; layer >= 0; --layer) {
+    backward_block(layer);
+  }
+  Unit& embedding = store_.embedding();
+  hooks_.acquire(embedding, Pass::backward);
+  ops_.embedding_backward(embedding.members[0].gradient(),
+                          dresidual_.rows(0, rows_), inputs);
+  hooks_.gradient_ready(embedding.members[0]);
+  hooks_.release(embedding, Pass::backward);
+}
+
+void Transformer::backward_block(std::int64_t layer) {
+  Unit& unit = store_.block(layer);
+  const ScopedRange range(device_, unit.name.c_str());
+  const Block& at = block(layer);
+  const std::int64_t d = config_.d_model;
+  const std::int64_t heads = config_.num_heads;
+  const std::int64_t batch = rows_ / config_.context_length;
+  const auto rows = [&](const Tensor& tensor) { return tensor.rows(0, rows_); };
+  const auto weight = [&](Member member) {
+    return unit.members[member].value();
+  };
+  const auto gradient = [&](Member member) {
+    return unit.members[member].gradient();
+  };
+  // Says that the gradients of members first…last are complete.
+  const auto ready = [&](Member first, Member last) {
+    for (int i = last; i >= first; --i) hooks_.gradient_ready(unit.members[i]);
+  };
+  const auto wide = [&](std::int64_t width) {
+    return dwide_.range(0, rows_ * width).reshaped({rows_, width});
+  };
+  hooks_.acquire(unit, Pass::backward);
+  const Tensor dresidual = rows(dresidual_), dbranch = rows(dbranch_);
+
+  // The feed-forward half: residual + w2·swiglu(w1, w3 of ln2).
+  const Tensor dhidden = wide(config_.d_ff), dgate_up = rows(at.gate_up);
+  const Tensor norm2 = rows(at.norm2);
+  ops_.linear_backward_weight(gradient(w2), dresidual, rows(at.hidden));
+  ready(w2, w2);
+  ops_.linear_backward_input(dhidden, dresidual, weight(w2));
+  ops_.swiglu_backward(dgate_up, dhidden, rows(at.gate_up));
+  ops_.linear_backward_weight(stacked(unit, unit.gradients, w1, w3), dgate_up,
+                              norm2);
+  ready(w1, w3);
+  ops_.linear_backward_input(dbranch, dgate_up,
+                             stacked(unit, unit.parameters, w1, w3));
+  ops_.rmsnorm_backward(dresidual, gradient(ln2), dbranch, rows(at.residual2),
+                        rows(at.inverse_rms2), weight(ln2));
+  ready(ln2, ln2);
+
+  // The attention half: residual + output_proj·attention(q, k, v of ln1).
+  const Tensor attention = rows(at.attention), qkv = rows(at.qkv);
+  const Tensor dqkv = wide(3 * d), norm1 = rows(at.norm1);
+  ops_.linear_backward_weight(gradient(output_proj), dresidual, attention);
+  ready(output_proj, output_proj);
+  ops_.linear_backward_input(dbranch, dresidual, weight(output_proj));
+  const Heads dq = packed_heads(dqkv, 0, batch, heads);
+  const Heads dk = packed_heads(dqkv, 1, batch, heads);
+  ops_.attention_backward(
+      dq, dk, packed_heads(dqkv, 2, batch, heads),
+      row_heads(dbranch, batch, heads), row_heads(attention, batch, heads),
+      at.lse.rows(0, batch), packed_heads(qkv, 0, batch, heads),
+      packed_heads(qkv, 1, batch, heads), packed_heads(qkv, 2, batch, heads),
+      /*causal=*/true);
+  ops_.rope(dq, rope_table_, Pass::backward);
+  ops_.rope(dk, rope_table_, Pass::backward);
+  ops_.linear_backward_weight(stacked(unit, unit.gradients, q_proj, v_proj),
+                              dqkv, norm1);
+  ready(q_proj, v_proj);
+  ops_.linear_backward_input(dbranch, dqkv,
+                             stacked(unit, unit.parameters, q_proj, v_proj));
+  ops_.rmsnorm_backward(dresidual, gradient(ln1), dbranch, rows(at.residual1),
+                        rows(at.inverse_rms1), weight(ln1));
+  ready(ln1, ln1);
+
+  hooks_.release(unit, Pass::backward);
+}
+
+Tensor Transformer::logits(std::int64_t row) {
+  Unit& unit = store_.head();
+  hooks_.acquire(unit, Pass::forward);
+  final_norm();
+  const Tensor out = logits_.rows(0, 1);
+  ops_.linear(out, final_norm_.rows(row, 1), unit.members[lm_head].value());
+  hooks_.release(unit, Pass::forward);
+  return out.range(0, config_.vocab_size).reshaped({1, config_.vocab_size});
+}
+
+}  // namespace lockstep

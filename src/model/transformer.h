@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/model_config.h"
+#include "model/parameter_hooks.h"
+#include "model/parameter_store.h"
+#include "ops/ops.h"
+
+namespace lockstep {
+
+// A decoder-only language model: pre-norm blocks of causal attention with RoPE
+// and of SwiGLU, RMSNorm, an untied head. Forward and backward are written out
+// once against Ops; parameters come and go through ParameterHooks.
+//
+// N = batch · T rows. A micro-step is
+//   forward(inputs); loss(targets, …, Gradient::yes); backward(inputs);
+// each in order on the compute lane, without waiting for it.
+class Transformer {
+ public:
+  // Allocates what activations need for `batch` sequences; where `trains` is
+  // false, one block's worth instead of all blocks'.
+  Transformer(const ModelConfig& config, Dtype compute_dtype,
+              Backend& backend, ParameterStore& store, ParameterHooks& hooks,
+              std::int64_t batch, bool trains);
+
+  // inputs i32[N], N ≤ batch · T and a multiple of T. Leaves the residual
+  // stream of the last block for loss() or logits().
+  void forward(const Tensor& inputs);
+
+  enum class Gradient { no, yes };
+  // total f64[1] += weight · mean over the N rows of the cross-entropy of
+  // targets i32[N]. With Gradient::yes the backward pass of the head and the
+  // final norm is done too, for the gradient of weight · mean.
+  void loss(const Tensor& targets, const Tensor& total, double weight,
+            Gradient gradient);
+  // The rest of the backward pass, after loss(…, Gradient::yes). Gradients of
+  // weights accumulate into the store's.
+  void backward(const Tensor& inputs);
+
+  // After forward(): logits of row `row`, a[1, V], valid until the next call.
+  Tensor logits(std::int64_t row);
+
+  const ModelConfig& config() const { return config_; }
+
+ private:
+  // What one block keeps for its backward pass: a = compute dtype.
+  struct Block {
+    Tensor residual1;     // a[N, d], input of ln1
+    Tensor inverse_rms1;  // f32[N]
+    Tensor norm1;         // a[N, d]
+    Tensor qkv;           // a[N, 3d], q and k rotated
+    Tensor attention;     // a[N, d]
+    Tensor lse;           // f32[batch, H, T]
+    Tensor residual2;     // a[N, d], input of ln2
+    Tensor inverse_rms2;  // f32[N]
+    Tensor norm2;         // a[N, d]
+    Tensor gate_up;       // a[N, 2F]
+    Tensor hidden;        // a[N, F]
+  };
+
+  Tensor keep(Dtype dtype, Shape shape, const char* name);
+  Block make_block();
+  Block& block(std::int64_t layer) {
+    return blocks_[trains_ ? layer : 0];
+  }
+  void forward_block(std::int64_t layer, const Tensor& x, const Tensor& add);
+  void backward_block(std::int64_t layer);
+  void final_norm();
+
+  ModelConfig config_;
+  Device& device_;
+  Ops& ops_;
+  ParameterStore& store_;
+  ParameterHooks& hooks_;
+  bool trains_;
+  Dtype dtype_;        // of activations
+  std::int64_t rows_;  // N of the batch in work
+  std::vector<Buffer> memory_;
+
+  std::vector<Block> blocks_;
+  Tensor rope_table_;  // f32[T, D/2, 2]
+  Tensor branch_;      // a[N, d]: what a block's half adds to the residual
+  Tensor final_residual_, final_inverse_rms_, final_norm_;
+  Tensor losses_;      // f32[N]
+  std::int64_t chunk_; // rows of logits at a time
+  Tensor logits_;      // a[chunk, V padded to a multiple of 8]
+
+  // Gradients of activations.
+  Tensor dresidual_;  // a[N, d]: of the residual stream
+  Tensor dbranch_;    // a[N, d]: of norms and of attention's output
+  Tensor dwide_;      // a[N, max(3d, F)]: of qkv and of hidden
+};
+
+}  // namespace lockstep

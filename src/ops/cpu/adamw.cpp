@@ -1,0 +1,54 @@
+#include <cmath>
+
+#include "ops/cpu/checks.h"
+#include "ops/cpu/cpu_ops.h"
+#include "ops/cpu/numeric.h"
+#include "ops/cpu/parallel.h"
+
+namespace lockstep {
+
+void CpuOps::adamw(const AdamwRange& range, const Tensor& scalars,
+                   const Tensor& factor) {
+  const std::int64_t count = range.parameters.elements();
+  check_count(range.parameters, dtype_, count, "adamw: parameters");
+  check_count(range.master, Dtype::f32, count, "adamw: master");
+  check_count(range.gradients, Dtype::f32, count, "adamw: gradients");
+  check_count(range.first_moment, Dtype::f32, count, "adamw: first_moment");
+  check_count(range.second_moment, Dtype::f32, count, "adamw: second_moment");
+  check_count(scalars, Dtype::f32, adamw_scalar_count, "adamw: scalars");
+  check_count(factor, Dtype::f32, 1, "adamw: factor");
+
+  const float* s = scalars.as<float>();
+  const AdamwScalars at{s[0], s[1], s[2], s[3], s[4], s[5]};
+  const float clip = *factor.as<float>();
+  const auto keep = static_cast<float>(1.0 - double(at.learning_rate) *
+                                                 double(range.weight_decay));
+  const auto step =
+      static_cast<float>(double(at.learning_rate) / at.bias_correction1);
+  const auto unbias =
+      static_cast<float>(1.0 / std::sqrt(double(at.bias_correction2)));
+
+  with_storage([&]<class T>(T) {
+    T* parameters = range.parameters.as<T>();
+    float* master = range.master.as<float>();
+    const float* gradients = range.gradients.as<float>();
+    float* first = range.first_moment.as<float>();
+    float* second = range.second_moment.as<float>();
+    parallel_pieces(count, [&](std::int64_t begin, std::int64_t end) {
+#pragma omp simd
+      for (std::int64_t i = begin; i < end; ++i) {
+        const float g = clip * gradients[i];
+        const float m = at.beta1 * first[i] + (1.0f - at.beta1) * g;
+        const float v = at.beta2 * second[i] + (1.0f - at.beta2) * g * g;
+        const float root = std::sqrt(v) * unbias + at.epsilon;
+        const float p = master[i] * keep - step * m / root;
+        first[i] = m;
+        second[i] = v;
+        master[i] = p;
+        store(parameters[i], p);
+      }
+    });
+  });
+}
+
+}  // namespace lockstep

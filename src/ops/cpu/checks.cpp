@@ -1,0 +1,84 @@
+#include "ops/cpu/checks.h"
+
+namespace lockstep {
+namespace {
+
+void check_dtype(Dtype dtype, Dtype wanted, const char* what) {
+  if (dtype != wanted) {
+    fail("{} is {}, wanted {}", what, name_of(dtype), name_of(wanted));
+  }
+}
+
+}  // namespace
+
+void check(const Tensor& tensor, Dtype dtype, Shape shape, const char* what) {
+  check_dtype(tensor.dtype, dtype, what);
+  if (tensor.shape != shape) {
+    fail("{} has the shape {}, wanted {}", what, tensor.shape.text(),
+         shape.text());
+  }
+  if (tensor.data == nullptr) fail("{} has no memory", what);
+}
+
+void check_count(const Tensor& tensor, Dtype dtype, std::int64_t elements,
+                 const char* what) {
+  check_dtype(tensor.dtype, dtype, what);
+  if (tensor.elements() != elements) {
+    fail("{} has {} elements, wanted {}", what, tensor.elements(), elements);
+  }
+  if (tensor.data == nullptr && elements != 0) fail("{} has no memory", what);
+}
+
+void check_matrix(const Tensor& tensor, Dtype dtype, const char* what) {
+  check_dtype(tensor.dtype, dtype, what);
+  if (tensor.shape.rank() != 2 || tensor[0] < 1 || tensor[1] < 1) {
+    fail("{} has the shape {}, wanted a matrix", what, tensor.shape.text());
+  }
+  if (tensor.data == nullptr) fail("{} has no memory", what);
+}
+
+void check_wide(const Tensor& tensor, Dtype dtype, std::int64_t rows,
+                std::int64_t columns, const char* what) {
+  check_matrix(tensor, dtype, what);
+  if (tensor[0] != rows || tensor[1] < columns) {
+    fail("{} has the shape {}, wanted [{}, {} or more]", what,
+         tensor.shape.text(), rows, columns);
+  }
+}
+
+void check_ids(const Tensor& ids, std::int64_t count, std::int64_t vocabulary,
+               const char* what) {
+  check(ids, Dtype::i32, {count}, what);
+  const auto* values = ids.as<std::int32_t>();
+  for (std::int64_t n = 0; n < count; ++n) {
+    if (values[n] < 0 || values[n] >= vocabulary) {
+      fail("{}: id {} at position {} is outside a vocabulary of {}", what,
+           values[n], n, vocabulary);
+    }
+  }
+}
+
+void check_heads(const Heads& heads, Dtype dtype, const char* what) {
+  check_dtype(heads.dtype, dtype, what);
+  if (heads.batch < 1 || heads.tokens < 1 || heads.heads < 1 ||
+      heads.head_dim < 1) {
+    fail("{} is empty: {} sequences of {} tokens, {} heads of {}", what,
+         heads.batch, heads.tokens, heads.heads, heads.head_dim);
+  }
+  if (heads.data == nullptr) fail("{} has no memory", what);
+}
+
+void check_heads_like(const Heads& heads, const Heads& like,
+                      const char* what) {
+  check_heads(heads, like.dtype, what);
+  if (heads.batch != like.batch || heads.tokens != like.tokens ||
+      heads.heads != like.heads || heads.head_dim != like.head_dim) {
+    fail(
+        "{} has {} sequences of {} tokens, {} heads of {}; wanted {} of {}, "
+        "{} of {}",
+        what, heads.batch, heads.tokens, heads.heads, heads.head_dim,
+        like.batch, like.tokens, like.heads, like.head_dim);
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/tensor.h"
+#include "ops/ops.h"
+
+namespace lockstep {
+
+// What an operation demands of an argument; `what` names both in the Error.
+
+// Exactly this dtype and shape, and memory behind it.
+void check(const Tensor& tensor, Dtype dtype, Shape shape, const char* what);
+// This many elements of a dtype, in any shape; none at all is fine.
+void check_count(const Tensor& tensor, Dtype dtype, std::int64_t elements,
+                 const char* what);
+// A matrix of this dtype with at least one row and one column.
+void check_matrix(const Tensor& tensor, Dtype dtype, const char* what);
+// A matrix whose rows hold `columns` elements and may be wider than that.
+void check_wide(const Tensor& tensor, Dtype dtype, std::int64_t rows,
+                std::int64_t columns, const char* what);
+// Ids or targets i32[count], each in [0, vocabulary).
+void check_ids(const Tensor& ids, std::int64_t count, std::int64_t vocabulary,
+               const char* what);
+// Heads with no extent of zero.
+void check_heads(const Heads& heads, Dtype dtype, const char* what);
+// Heads of the same batch, heads, tokens and head_dim as `like`.
+void check_heads_like(const Heads& heads, const Heads& like, const char* what);
+
+}  // namespace lockstep

@@ -1,0 +1,87 @@
+#include "ops/cpu/cpu_device.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+
+#include "core/host_event.h"
+#include "ops/cpu/parallel.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::int64_t alignment = 256;
+constexpr std::int64_t zeroed_at_once = 1 << 18;
+
+void* aligned_bytes(std::int64_t bytes) {
+  const std::int64_t rounded = (bytes + alignment - 1) / alignment * alignment;
+  return std::aligned_alloc(alignment, static_cast<std::size_t>(rounded));
+}
+
+// By all threads: on a host of several memory nodes each then holds the part
+// that its own cores touched first.
+void zero_bytes(void* data, std::int64_t bytes) {
+  const std::int64_t pieces = (bytes + zeroed_at_once - 1) / zeroed_at_once;
+  parallel_for(pieces, zeroed_at_once, [&](std::int64_t piece) {
+    const std::int64_t begin = piece * zeroed_at_once;
+    std::memset(static_cast<std::byte*>(data) + begin, 0,
+                static_cast<std::size_t>(
+                    std::min(zeroed_at_once, bytes - begin)));
+  });
+}
+
+}  // namespace
+
+std::string CpuDevice::name() const {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) {
+      return line.substr(colon + 2);
+    }
+  }
+  return "CPU";
+}
+
+Event CpuDevice::record() { return HostEvent::now(); }
+
+void CpuDevice::wait(const Event& event) {
+  if (event != nullptr) event->wait();
+}
+
+HostBuffer CpuDevice::allocate_host(std::int64_t bytes) {
+  void* data = aligned_bytes(bytes);
+  require(data != nullptr, "out of host memory: a buffer needs {}",
+          format_bytes(double(bytes)));
+  return {data, [](void* memory) { std::free(memory); }};
+}
+
+void CpuDevice::copy_to_device(const Tensor& to, const void* from) {
+  if (to.bytes() != 0) std::memcpy(to.data, from, to.bytes());
+}
+
+void CpuDevice::copy_to_host(void* to, const Tensor& from) {
+  if (from.bytes() != 0) std::memcpy(to, from.data, from.bytes());
+}
+
+Event CpuDevice::prefetch(const Tensor& to, const void* from,
+                          const Event& after) {
+  wait(after);
+  copy_to_device(to, from);
+  return record();
+}
+
+void CpuDevice::zero(const Tensor& tensor) {
+  zero_bytes(tensor.data, tensor.bytes());
+}
+
+void* CpuDevice::allocate_bytes(std::int64_t bytes) {
+  void* data = aligned_bytes(bytes);
+  if (data != nullptr) zero_bytes(data, bytes);
+  return data;
+}
+
+void CpuDevice::free_bytes(void* data) noexcept { std::free(data); }
+
+}  // namespace lockstep

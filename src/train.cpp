@@ -1,0 +1,85 @@
+#include <fmt/format.h>
+
+#include "checkpoint/weights.h"
+#include "config/options.h"
+#include "mpi/communicator.h"
+#include "mpi/world.h"
+#include "record/console.h"
+#include "record/run_record.h"
+#include "sync/gradient_sync.h"
+#include "trainer/build_info.h"
+#include "trainer/launch.h"
+#include "trainer/sample_text.h"
+#include "trainer/trainer.h"
+
+namespace lockstep {
+namespace {
+
+int train(World& world, int argc, char** argv) {
+  const std::vector<std::string_view> strategies = gradient_sync_names();
+  CommandLine command;
+  world.together([&] {
+    command = parse_command_line(argc, argv, world.size(), strategies);
+  });
+  if (command.action == CommandLine::Action::help) {
+    if (world.root()) fmt::print("{}", help_text(strategies));
+    return 0;
+  }
+  if (command.action == CommandLine::Action::version) {
+    if (world.root()) fmt::print("lockstep {}\n", build_version);
+    return 0;
+  }
+  const Options& options = command.options;
+  world.require_same(options.entries());
+
+  const RunData data = open_data(options, world);
+  Placement placement = place_rank(options, world);
+  const auto comm =
+      make_communicator(world, *placement.backend.device, options.share_gpu);
+
+  Console console(options.progress, world.root());
+  console.ranks(placement.rows);
+  for (const std::string& line : placement.warnings) console.warn(line);
+
+  std::unique_ptr<RunRecord> record;  // on rank 0
+  world.together([&] {
+    if (!world.root()) return;
+    check_writable(options.save_weights);
+    record = std::make_unique<RunRecord>(
+        options.output,
+        run_facts(options, world, placement, joined(argc, argv)),
+        world.size());
+  });
+
+  Trainer trainer(options, world, placement.backend, *comm, data);
+  const Device& device = *placement.backend.device;
+  console.model(options.model, options, device.ledger().figures(),
+                world.size());
+
+  console.start_training(
+      options.steps, options.model.flops_per_token(),
+      device.peak_flops(options.precision) * world.size());
+  trainer.run(record.get(), console);
+  console.finish();
+
+  if (record) record->flush();
+  if (!options.save_weights.empty()) {
+    world.together([&] {
+      save_weights(options.save_weights, world.root(), trainer.store(),
+                   trainer.sync());
+    });
+  }
+  if (options.generate > 0) {
+    console.generated(sample_text(trainer, options, data));
+  }
+  if (record) console.note(fmt::format("record: {}", record->path()));
+  return 0;
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) {
+  lockstep::World world(argc, argv);
+  return world.guard([&] { return lockstep::train(world, argc, argv); });
+}

@@ -1,0 +1,156 @@
+#include "trainer/launch.h"
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+
+#include "mpi/communicator.h"
+#include "trainer/build_info.h"
+
+namespace lockstep {
+namespace {
+
+// One text per rank, split at newlines.
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+// The ordinal of the GPU this rank takes, among those it sees.
+int choose_gpu(const std::vector<CudaDeviceInfo>& mine, bool share,
+               World& world) {
+  std::string uuids;
+  for (const CudaDeviceInfo& gpu : mine) uuids += gpu.uuid + '\n';
+  const std::vector<std::string> hosts = world.all_gather(world.place().host);
+  const std::vector<std::string> views = world.all_gather(uuids);
+
+  int ordinal = 0;
+  world.together([&] {
+    require(!mine.empty(),
+            "--device cuda, but this process sees no GPU: is there a driver, "
+            "and is CUDA_VISIBLE_DEVICES empty?");
+    // Every rank deals the host's GPUs out to its ranks in the same order.
+    std::set<std::string> on_host;
+    std::set<std::string> taken;
+    for (int rank = 0; rank < world.size(); ++rank) {
+      if (hosts[rank] != world.place().host) continue;
+      const auto view = lines_of(views[rank]);
+      on_host.insert(view.begin(), view.end());
+    }
+    const int local_size = world.place().local_size;
+    require(share || local_size <= std::ssize(on_host),
+            "{} ranks on {} see {} GPU{} between them; start at most {} there, "
+            "or let ranks share one with --share-gpu",
+            local_size, world.place().host, on_host.size(),
+            on_host.size() == 1 ? "" : "s", on_host.size());
+    int local_rank = 0;
+    for (int rank = 0; rank <= world.rank(); ++rank) {
+      if (hosts[rank] != world.place().host) continue;
+      const auto view = lines_of(views[rank]);
+      auto choice = std::find_if(view.begin(), view.end(), [&](const auto& u) {
+        return !taken.contains(u);
+      });
+      require(share || choice != view.end(),
+              "rank {} sees only GPUs that other ranks of {} use; give each "
+              "rank one of its own in CUDA_VISIBLE_DEVICES, or pass --share-gpu",
+              rank, hosts[rank]);
+      if (choice == view.end()) choice = view.begin() + local_rank % std::ssize(view);
+      taken.insert(*choice);
+      ordinal = static_cast<int>(choice - view.begin());
+      ++local_rank;
+    }
+  });
+  return ordinal;
+}
+
+}  // namespace
+
+Placement place_rank(const Options& options, World& world) {
+  Placement placement;
+  const Place& place = world.place();
+  placement.threads = options.threads > 0 ? options.threads : place.cores;
+
+  const std::vector<CudaDeviceInfo> gpus =
+      options.device == DeviceChoice::cpu ? std::vector<CudaDeviceInfo>{}
+                                          : cuda_devices();
+  // One kind of device for all: GPUs by default only if every rank sees some.
+  bool cuda = options.device == DeviceChoice::cuda;
+  if (options.device == DeviceChoice::automatic) {
+    const double sees = gpus.empty() ? 0 : 1;
+    const auto all = world.all_gather({&sees, 1});
+    cuda = std::all_of(all.begin(), all.end(), [](double s) { return s > 0; });
+  }
+
+  std::string device = "CPU";
+  if (cuda) {
+    world.together([&] {
+      require(built_with_cuda(),
+              "--device cuda, but this build has no CUDA backend; use --device "
+              "cpu, or build with -DLOCKSTEP_CUDA=ON");
+    });
+    const int ordinal = choose_gpu(gpus, options.share_gpu, world);
+    device = fmt::format("{} ({})", gpus[ordinal].name, gpus[ordinal].bus_id);
+    world.together([&] {
+      placement.backend = make_cuda_backend(ordinal, options.precision);
+    });
+  } else {
+    world.together([&] {
+      require(options.precision != Precision::tf32,
+              "--precision tf32 needs a GPU; CPUs compute fp32 or bf16");
+      placement.backend =
+          make_cpu_backend(placement.threads, options.precision);
+    });
+  }
+
+  const auto hosts = world.all_gather(place.host);
+  const auto devices = world.all_gather(device);
+  const auto masks = world.all_gather(place.mask);
+  const double numbers[] = {double(placement.threads), double(place.cores)};
+  const auto all_numbers = world.all_gather(numbers);
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const int threads = static_cast<int>(all_numbers[2 * rank]);
+    const int cores = static_cast<int>(all_numbers[2 * rank + 1]);
+    placement.rows.push_back(
+        {rank, hosts[rank], devices[rank], threads, masks[rank]});
+    if (threads > cores && placement.warnings.empty()) {
+      placement.warnings.push_back(fmt::format(
+          "rank {} runs {} threads on {} core{} of its own (cores {}); with "
+          "mpirun, --bind-to none or --map-by slot:PE={} gives it more",
+          rank, threads, cores, cores == 1 ? "" : "s", masks[rank], threads));
+    }
+  }
+  return placement;
+}
+
+RunFacts run_facts(const Options& options, const World& world,
+                   const Placement& placement,
+                   const std::string& command_line) {
+  const Device& device = *placement.backend.device;
+  const bool cuda = device.kind() == Device::Kind::cuda;
+  RunFacts facts;
+  facts.texts = {
+      {"command_line", command_line},
+      {"version", build_version},
+      {"git_revision", build_revision},
+      {"sync", options.sync},
+      {"precision", entry_of(options, "precision")},
+      {"device", cuda ? "cuda" : "cpu"},
+      {"gpu_name", cuda ? device.name() : ""},
+      {"cpu_name", cuda ? "" : device.name()},
+      {"mpi_version", mpi_version()},
+      {"cuda_version", cuda_version()},
+      {"nccl_version", nccl_version()},
+  };
+  facts.integers = {{"world_size", world.size()},
+                    {"threads", placement.threads},
+                    {"parameters", options.model.parameters()}};
+  facts.numbers = {{"flops_per_token", options.model.flops_per_token()},
+                   {"peak_flops", device.peak_flops(options.precision)}};
+  for (const RankRow& row : placement.rows) facts.hostnames.push_back(row.host);
+  facts.config = options.entries();
+  return facts;
+}
+
+}  // namespace lockstep

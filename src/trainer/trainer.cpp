@@ -1,0 +1,325 @@
+#include "trainer/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "checkpoint/weights.h"
+#include "core/random.h"
+
+namespace lockstep {
+namespace {
+
+BatchShape batch_shape(const Options& options, const World& world) {
+  return {options.batch_size,
+          options.model.context_length,
+          options.grad_accumulation,
+          options.model.vocab_size,
+          world.rank(),
+          world.size()};
+}
+
+std::unique_ptr<Batches> make_batches(const TokenSource& source,
+                                      const Options& options,
+                                      const BatchShape& shape) {
+  return options.sampler == SamplerKind::sequential
+             ? sequential_batches(source, shape)
+             : random_batches(source, shape, options.seed);
+}
+
+// Opens a source on every rank and checks it, each rank its own part.
+std::unique_ptr<TokenSource> open_checked(const std::string& name,
+                                          const Options& options,
+                                          World& world) {
+  std::unique_ptr<TokenSource> source;
+  world.together([&] {
+    source = open_token_source(name);
+    const auto part = [&](int rank) {
+      return source->size() / world.size() * rank;
+    };
+    const bool last = world.rank() + 1 == world.size();
+    check_tokens(*source, part(world.rank()),
+                 last ? source->size() : part(world.rank() + 1),
+                 options.model.vocab_size);
+  });
+  return source;
+}
+
+// RankFigures as numbers that travel, and back.
+std::vector<double> packed(const RankFigures& figures, double loss) {
+  std::vector<double> row(figures.phase_ms.begin(), figures.phase_ms.end());
+  row.insert(row.end(), {figures.comm_busy_ms, figures.comm_exposed_ms,
+                         double(figures.comm_calls), double(figures.comm_bytes),
+                         double(figures.memory.total),
+                         double(figures.memory.peak)});
+  row.insert(row.end(), figures.memory.bytes.begin(),
+             figures.memory.bytes.end());
+  row.push_back(loss);
+  return row;
+}
+
+RankFigures unpacked(std::span<const double> row) {
+  RankFigures figures;
+  std::copy_n(row.begin(), phase_count, figures.phase_ms.begin());
+  row = row.subspan(phase_count);
+  figures.comm_busy_ms = row[0];
+  figures.comm_exposed_ms = row[1];
+  figures.comm_calls = static_cast<std::int64_t>(row[2]);
+  figures.comm_bytes = static_cast<std::int64_t>(row[3]);
+  figures.memory.total = static_cast<std::int64_t>(row[4]);
+  figures.memory.peak = static_cast<std::int64_t>(row[5]);
+  for (int i = 0; i < category_count; ++i) {
+    figures.memory.bytes[i] = static_cast<std::int64_t>(row[6 + i]);
+  }
+  return figures;
+}
+
+// One of the vocabulary by the model's probabilities, at temperature 0.8.
+std::int32_t sample(std::span<const float> logits, double uniform) {
+  constexpr double temperature = 0.8;
+  const double top = *std::max_element(logits.begin(), logits.end());
+  std::vector<double> cumulative;
+  double total = 0;
+  for (const float logit : logits) {
+    total += std::exp((logit - top) / temperature);
+    cumulative.push_back(total);
+  }
+  const auto chosen = std::upper_bound(cumulative.begin(), cumulative.end(),
+                                       uniform * total);
+  return static_cast<std::int32_t>(
+      std::min(chosen - cumulative.begin(), std::ssize(cumulative) - 1));
+}
+
+}  // namespace
+
+RunData open_data(const Options& options, World& world) {
+  RunData data;
+  const BatchShape shape = batch_shape(options, world);
+  if (options.data == "random") {
+    data.training = noise_batches(shape, options.seed);
+  } else {
+    data.source = open_checked(options.data, options, world);
+    world.together(
+        [&] { data.training = make_batches(*data.source, options, shape); });
+  }
+  if (!options.validation_data.empty()) {
+    data.validation_source =
+        open_checked(options.validation_data, options, world);
+    world.together([&] {
+      BatchShape all = shape;
+      all.accumulation = options.validation_batches;
+      data.validation = make_batches(*data.validation_source, options, all);
+    });
+  }
+  return data;
+}
+
+Trainer::Trainer(const Options& options, World& world, Backend& backend,
+                 Communicator& comm, const RunData& data)
+    : options_(options),
+      world_(world),
+      device_(*backend.device),
+      ops_(*backend.ops),
+      comm_(comm),
+      data_(data),
+      schedule_{options.lr, options.min_lr, options.warmup_steps,
+                options.decay_steps},
+      store_(options.model, world.size()),
+      sync_(make_gradient_sync(
+          options.sync, {store_, device_, ops_, comm_,
+                         compute_dtype(options.precision), trains()})),
+      optimizer_({options.beta1, options.beta2, options.adam_eps,
+                  options.weight_decay, options.decay_norms, options.clip},
+                 device_, ops_, sync_->owned()),
+      model_(options.model, compute_dtype(options.precision), backend, store_,
+             *sync_, options.batch_size, trains()),
+      feeder_(device_, *data.training,
+              options.batch_size * options.model.context_length,
+              options.grad_accumulation),
+      clock_(device_, options.timing == Timing::sync),
+      results_memory_(device_.allocate(Dtype::f64, {PhaseClock::slots, 2},
+                                       Category::workspace, "step results")),
+      read_back_memory_(
+          device_.allocate_host(PhaseClock::slots * 2 * sizeof(double))) {
+  const Tensor results =
+      results_memory_.tensor(Dtype::f64, {PhaseClock::slots, 2});
+  for (int slot = 0; slot < PhaseClock::slots; ++slot) {
+    in_flight_[slot] = {
+        results.range(2 * slot, 1), results.range(2 * slot + 1, 1),
+        static_cast<double*>(read_back_memory_.get()) + 2 * slot, nullptr};
+  }
+
+  const std::int64_t tokens =
+      options.batch_size * options.model.context_length;
+  evaluation_memory_ = device_.allocate(
+      2 * tokens * bytes_of(Dtype::i32) + bytes_of(Dtype::f64),
+      Category::workspace, "evaluation batch");
+  evaluation_loss_ = evaluation_memory_.tensor(Dtype::f64, {1});
+  evaluation_tokens_ = {evaluation_loss_.as<double>() + 1, Dtype::i32,
+                        {2, tokens}};
+
+  if (options.init.empty()) {
+    initialise_weights(store_, *sync_, options.seed);
+  } else {
+    world_.together([&] { load_weights(options.init, store_, *sync_); });
+  }
+  sync_->broadcast_parameters();
+  device_.synchronize();
+}
+
+double Trainer::learning_rate(std::int64_t step) const {
+  return options_.mode == Mode::train ? schedule_.at(step) : 0;
+}
+
+void Trainer::run(RunRecord* record, Console& console) {
+  for (std::int64_t step = 1; step <= options_.steps; ++step) {
+    issue(step);
+    // The host stays one step ahead of the device.
+    if (step > 1) report(step - 1, record, console);
+
+    if (options_.validation_every > 0 &&
+        step % options_.validation_every == 0) {
+      const double loss = validate();
+      if (record != nullptr) record->add_validation(step, loss);
+      console.validation(step, loss);
+    }
+  }
+  report(options_.steps, record, console);
+}
+
+void Trainer::issue(std::int64_t step) {
+  InFlight& results = in_flight_[step % PhaseClock::slots];
+  const std::int64_t micro_steps = options_.grad_accumulation;
+  clock_.begin_step(step);
+  comm_.begin_step(step);
+
+  for (std::int64_t micro_step = 0; micro_step < micro_steps; ++micro_step) {
+    clock_.enter(Phase::data);
+    const BatchFeeder::Batch batch = feeder_.next();
+    if (micro_step == 0) {
+      clock_.enter(Phase::zero_grad);
+      device_.zero(results.loss);
+      device_.zero(results.norm_squared);
+      sync_->begin_step();
+    }
+    sync_->begin_micro_step(static_cast<int>(micro_step),
+                            static_cast<int>(micro_steps));
+
+    clock_.enter(Phase::forward);
+    model_.forward(batch.inputs);
+    clock_.enter(Phase::loss);
+    model_.loss(batch.targets, results.loss, 1.0 / double(micro_steps),
+                trains() ? Transformer::Gradient::yes
+                         : Transformer::Gradient::no);
+    if (trains()) {
+      clock_.enter(Phase::backward);
+      model_.backward(batch.inputs);
+    }
+    clock_.enter(Phase::data);
+    feeder_.release();
+  }
+
+  if (trains()) {
+    clock_.enter(Phase::grad_sync);
+    sync_->finish();
+  }
+  if (options_.mode == Mode::train) {
+    clock_.enter(Phase::optimizer);
+    optimizer_.add_norm_squared(results.norm_squared);
+    sync_->sum_over_shards(results.norm_squared);
+    optimizer_.step(step, learning_rate(step), results.norm_squared);
+    sync_->publish();
+  }
+  device_.copy_to_host(results.read_back, results.loss);
+  device_.copy_to_host(results.read_back + 1, results.norm_squared);
+  results.done = clock_.end_step();
+}
+
+void Trainer::report(std::int64_t step, RunRecord* record, Console& console) {
+  const InFlight& results = in_flight_[step % PhaseClock::slots];
+  results.done->wait();
+
+  RankFigures mine;
+  const CommFigures comm = comm_.figures_of(step);
+  mine.phase_ms = clock_.milliseconds(step);
+  mine.comm_busy_ms = comm.busy_ms;
+  mine.comm_exposed_ms = comm.exposed_ms;
+  mine.comm_calls = comm.calls;
+  mine.comm_bytes = comm.bytes;
+  mine.memory = device_.ledger().figures();
+  const std::vector<double> row = packed(mine, results.read_back[0]);
+  const std::vector<double> rows = world_.all_gather(row);
+
+  StepFigures figures;
+  figures.step = step;
+  figures.learning_rate = learning_rate(step);
+  figures.gradient_norm = options_.mode == Mode::train
+                              ? std::sqrt(results.read_back[1])
+                              : std::numeric_limits<double>::quiet_NaN();
+  figures.tokens = options_.batch_size * options_.model.context_length *
+                   options_.grad_accumulation * world_.size();
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    const std::span<const double> theirs(&rows[rank * row.size()], row.size());
+    figures.ranks.push_back(unpacked(theirs));
+    figures.loss += theirs.back() / world_.size();
+  }
+  if (record != nullptr) {
+    record->add_step(figures);
+    record->flush_if_due();
+    for (const std::string& line : record->take_warnings()) console.warn(line);
+  }
+  console.step(figures);
+  world_.together([&] {
+    require(std::isfinite(figures.loss),
+            "the loss is {} at step {}; the record holds every step up to it; "
+            "try a lower --lr, more --warmup-steps or a --clip",
+            figures.loss, step);
+  });
+}
+
+double Trainer::validate() {
+  const std::int64_t tokens = evaluation_tokens_[1];
+  std::vector<std::int32_t> staged(2 * tokens);
+  const std::span<std::int32_t> all(staged);
+  device_.zero(evaluation_loss_);
+  for (std::int64_t i = 0; i < options_.validation_batches; ++i) {
+    data_.validation->fill(0, i, all.first(tokens), all.last(tokens));
+    device_.copy_to_device(evaluation_tokens_, staged.data());
+    model_.forward(evaluation_tokens_.range(0, tokens));
+    model_.loss(evaluation_tokens_.range(tokens, tokens), evaluation_loss_,
+                1.0 / double(options_.validation_batches),
+                Transformer::Gradient::no);
+    device_.synchronize();
+  }
+  double mine = 0;
+  device_.copy_to_host(&mine, evaluation_loss_);
+  device_.synchronize();
+  double mean = 0;
+  for (const double loss : world_.all_gather({&mine, 1})) {
+    mean += loss / world_.size();
+  }
+  return mean;
+}
+
+std::vector<std::int32_t> Trainer::generate(
+    std::span<const std::int32_t> prompt, std::int64_t count) {
+  const std::int64_t context = options_.model.context_length;
+  std::vector<std::int32_t> text(prompt.begin(), prompt.end());
+  std::vector<float> logits(options_.model.vocab_size);
+  for (std::int64_t i = 0; i < count; ++i) {
+    // The last `context` tokens; what follows them is causally invisible.
+    const std::int64_t length = std::min(context, std::ssize(text));
+    std::vector<std::int32_t> window(context, 0);
+    std::copy(text.end() - length, text.end(), window.begin());
+    const Tensor inputs = evaluation_tokens_.range(0, context);
+    device_.copy_to_device(inputs, window.data());
+    model_.forward(inputs);
+    download(device_, logits, model_.logits(length - 1).range(0, std::ssize(logits)));
+    const auto bits = random_bits(options_.seed, Stream::generation, 0,
+                                  static_cast<std::uint64_t>(i));
+    text.push_back(sample(logits, unit_interval(bits[0], bits[1])));
+  }
+  return text;
+}
+
+}  // namespace lockstep

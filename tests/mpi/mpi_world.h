@@ -1,0 +1,10 @@
+#pragma once
+
+#include "mpi/world.h"
+
+namespace lockstep {
+
+// The world that the test program's main made.
+World& world();
+
+}  // namespace lockstep
