@@ -2,6 +2,7 @@
 
 #include "checkpoint/weights.h"
 #include "config/options.h"
+#include "core/atomic_file.h"
 #include "mpi/communicator.h"
 #include "mpi/world.h"
 #include "record/console.h"
@@ -44,10 +45,12 @@ int train(World& world, int argc, char** argv) {
   std::unique_ptr<RunRecord> record;  // on rank 0
   world.together([&] {
     if (!world.root()) return;
-    check_writable(options.save_weights);
+    if (!options.save_weights.empty()) {
+      check_writable(options.save_weights, "weights");
+    }
     record = std::make_unique<RunRecord>(
         options.output,
-        run_facts(options, world, placement, joined(argc, argv)),
+        run_facts(options, world, placement, argc, argv),
         world.size());
   });
 
@@ -70,7 +73,7 @@ int train(World& world, int argc, char** argv) {
     });
   }
   if (options.generate > 0) {
-    console.generated(sample_text(trainer, options, data));
+    console.note("\nsample:\n" + sample_text(trainer, options, data) + "\n");
   }
   if (record) console.note(fmt::format("record: {}", record->path()));
   return 0;

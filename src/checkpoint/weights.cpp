@@ -1,11 +1,14 @@
 #include "checkpoint/weights.h"
 
-#include <unistd.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <set>
 #include <vector>
 
+#include "core/atomic_file.h"
 #include "core/hdf5.h"
 
 namespace lockstep {
@@ -26,11 +29,11 @@ void check_tensors(const hdf5::Group& group, const std::string& source,
     expected.insert(parameter->name);
     require(group.has(parameter->name), "{} has no tensor '{}'", source,
             parameter->name);
-    Shape shape = parameter->shape;
+    const Shape& shape = parameter->shape;
     const std::vector<std::int64_t> found =
         group.dataset(parameter->name).shape();
     const bool same = std::ssize(found) == shape.rank() &&
-                      std::equal(found.begin(), found.end(), &shape[0]);
+                      std::equal(found.begin(), found.end(), shape.begin());
     require(same, "{}: tensor '{}' is [{}], the model's is {}", source,
             parameter->name, fmt::join(found, ", "), shape.text());
   }
@@ -73,7 +76,7 @@ void load_weights(const std::string& source, ParameterStore& store,
 
 void save_weights(const std::string& path, bool writes, ParameterStore& store,
                   GradientSync& sync) {
-  const std::string temporary = path + ".partial";
+  const std::string temporary = temporary_beside(path);
   std::unique_ptr<hdf5::File> file;
   if (writes) {
     file = std::make_unique<hdf5::File>(temporary, hdf5::Access::create);
@@ -84,11 +87,8 @@ void save_weights(const std::string& path, bool writes, ParameterStore& store,
     sync.save(unit, values);
     if (!writes) continue;
     for (const Parameter& parameter : unit.members) {
-      std::vector<std::int64_t> shape;
-      for (int axis = 0; axis < parameter.shape.rank(); ++axis) {
-        shape.push_back(parameter.shape[axis]);
-      }
-      file->create_dataset<float>(parameter.name, shape)
+      const Shape& shape = parameter.shape;
+      file->create_dataset<float>(parameter.name, {shape.begin(), shape.end()})
           .write(std::span<const float>(values).subspan(parameter.offset,
                                                         parameter.elements()));
     }

@@ -35,7 +35,8 @@ OptionValue number(double& field, const NumberRange& range) {
           [&field, contains = range.contains](const std::string& given) {
             double value = 0;
             const char* end = given.data() + given.size();
-            const auto [stop, error] = std::from_chars(given.data(), end, value);
+            const auto [stop, error] =
+                std::from_chars(given.data(), end, value);
             if (error != std::errc() || stop != end) return false;
             const auto single = static_cast<float>(value);
             if (!std::isfinite(single) || !contains(single)) return false;
@@ -75,8 +76,7 @@ OptionValue name(std::string& field, std::vector<std::string_view> names) {
 
 std::string one_of(std::span<const std::string_view> names) {
   if (names.size() < 2) return fmt::format("{}", fmt::join(names, ""));
-  return fmt::format("{} or {}",
-                     fmt::join(names.first(names.size() - 1), ", "),
+  return fmt::format("{} or {}", fmt::join(names.first(names.size() - 1), ", "),
                      names.back());
 }
 

@@ -29,8 +29,7 @@ OptionValue whole(Integer& field, Integer low, Integer high) {
           [&field, low, high](const std::string& text) {
             Integer value{};
             const char* end = text.data() + text.size();
-            const auto [stop, error] =
-                std::from_chars(text.data(), end, value);
+            const auto [stop, error] = std::from_chars(text.data(), end, value);
             if (error != std::errc() || stop != end) return false;
             if (value < low || value > high) return false;
             field = value;

@@ -51,7 +51,9 @@ const OptionRow* find_row(const std::vector<OptionGroup>& table,
 }
 
 // Whether the option may stand alone, for `true`.
-bool is_flag(const OptionRow& row) { return row.argument.starts_with("["); }
+bool is_flag(const OptionRow& row) {
+  return row.argument.starts_with("[");
+}
 
 // The options as Boost wants them: for parsing, and to print --help.
 po::options_description describe(const std::vector<OptionGroup>& table) {
@@ -112,9 +114,10 @@ Arguments read_arguments(int argc, const char* const* argv,
     if (option.position_key >= 0) {
       const std::string& file = option.value.at(0);
       if (!arguments.config_file.empty()) {
-        usage_error("'{}': the configuration file is '{}' already, and an "
-                    "option starts with --",
-                    file, arguments.config_file);
+        usage_error(
+            "'{}': the configuration file is '{}' already, and an "
+            "option starts with --",
+            file, arguments.config_file);
       }
       if (file.empty()) usage_error("an argument is empty");
       arguments.config_file = file;
@@ -140,16 +143,20 @@ Arguments read_arguments(int argc, const char* const* argv,
 // read_arguments() with Boost's errors in our words.
 Arguments parse_arguments(int argc, const char* const* argv,
                           const std::vector<OptionGroup>& table) {
-  const auto bare_name = [](const po::error_with_option_name& error) {
+  // "--lr" of "--lr=3", and "lr".
+  const auto dashed = [](const po::error_with_option_name& error) {
     const std::string name = error.get_option_name();
+    return name.substr(0, name.find('='));
+  };
+  const auto bare = [](const std::string& name) {
     return name.substr(std::min(name.find_first_not_of('-'), name.size()));
   };
   try {
     return read_arguments(argc, argv, table);
   } catch (const po::unknown_option& error) {
-    unknown_option(table, bare_name(error), error.get_option_name());
+    unknown_option(table, bare(dashed(error)), dashed(error));
   } catch (const po::error_with_option_name& error) {
-    const OptionRow* row = find_row(table, bare_name(error));
+    const OptionRow* row = find_row(table, bare(dashed(error)));
     if (row == nullptr) usage_error("{}", error.what());
     usage_error("--{}: expected {}, but nothing follows", row->name,
                 row->value.accepts);
@@ -163,9 +170,8 @@ std::vector<Setting> parse_file(const std::string& name,
   std::ifstream file(name);
   if (!file || std::filesystem::is_directory(name)) {
     usage_error("cannot read the configuration file '{}': {}", name,
-                std::filesystem::exists(name)
-                    ? "it is a folder or not readable"
-                    : "there is no such file");
+                std::filesystem::exists(name) ? "it is a folder or not readable"
+                                              : "there is no such file");
   }
   std::vector<Setting> settings;
   try {
@@ -186,12 +192,13 @@ std::vector<Setting> parse_file(const std::string& name,
 }
 
 void apply(const Setting& setting, const std::vector<OptionGroup>& table) {
-  const OptionValue& value = find_row(table, setting.name)->value;
+  const OptionRow& row = *find_row(table, setting.name);
+  const OptionValue& value = row.value;
   if (value.set(setting.text)) return;
   std::string hint;
-  if (!value.choices.empty()) {
-    hint = fmt::format("; did you mean {}?",
-                       nearest(setting.text, value.choices));
+  if (!value.choices.empty() && !is_flag(row)) {
+    hint =
+        fmt::format("; did you mean {}?", nearest(setting.text, value.choices));
   }
   usage_error("{}: expected {}, not '{}'{}", setting.where, value.accepts,
               setting.text, hint);
@@ -217,10 +224,11 @@ void resolve(Options& o, const std::set<std::string>& given, int world_size) {
 
 // The file of "FILE.h5:/dataset".
 std::filesystem::path file_of(const std::string& source) {
-  const std::string file = source.substr(0, source.find(":/"));
-  std::error_code ignored;
-  const auto path = std::filesystem::weakly_canonical(file, ignored);
-  return ignored ? std::filesystem::path(file) : path;
+  const auto file =
+      std::filesystem::absolute(source.substr(0, source.find(":/")));
+  std::error_code failed;
+  const auto path = std::filesystem::weakly_canonical(file, failed);
+  return failed ? file : path;
 }
 
 void refuse_same_file(std::string_view written, const std::string& target,
@@ -249,16 +257,18 @@ void check_together(const Options& o) {
   }
   constexpr std::int64_t most_tokens = std::numeric_limits<int>::max();
   if (o.batch_size > most_tokens / o.model.context_length) {
-    usage_error("--batch-size {} × --context-length {} is above {} tokens; "
-                "use --grad-accumulation for larger batches",
-                o.batch_size, o.model.context_length, most_tokens);
+    usage_error(
+        "--batch-size {} × --context-length {} is above {} tokens; "
+        "use --grad-accumulation for larger batches",
+        o.batch_size, o.model.context_length, most_tokens);
   }
   if (o.data.empty()) {
     usage_error("--data is missing: give a file of tokens, or --data random");
   }
   if (o.data == "random" && o.sampler == SamplerKind::sequential) {
-    usage_error("--sampler sequential has no order to follow in --data "
-                "random");
+    usage_error(
+        "--sampler sequential has no order to follow in --data "
+        "random");
   }
   if (o.validation_every > 0 && o.validation_data.empty()) {
     usage_error("--validation-every {} needs --validation-data",
@@ -275,14 +285,16 @@ void check_together(const Options& o) {
                 o.decay_steps);
   }
   if (o.generate > 0 && o.mode != Mode::train && o.init.empty()) {
-    usage_error("--generate {} would sample from an untrained model: use "
-                "--mode train, or give weights with --init",
-                o.generate);
+    usage_error(
+        "--generate {} would sample from an untrained model: use "
+        "--mode train, or give weights with --init",
+        o.generate);
   }
   if (o.device != DeviceChoice::cpu) return;
   if (o.precision == Precision::tf32) {
-    usage_error("--precision tf32 needs a GPU; use fp32 or bf16 with --device "
-                "cpu");
+    usage_error(
+        "--precision tf32 needs a GPU; use fp32 or bf16 with --device "
+        "cpu");
   }
   if (o.share_gpu) usage_error("--share-gpu makes no sense with --device cpu");
 }

@@ -32,6 +32,14 @@ constexpr std::string_view name_of(Dtype dtype) {
 //         weights, gradients and moments
 enum class Precision : std::uint8_t { fp32, tf32, bf16 };
 
+constexpr std::string_view name_of(Precision precision) {
+  switch (precision) {
+    case Precision::fp32: return "fp32";
+    case Precision::tf32: return "tf32";
+    default: return "bf16";
+  }
+}
+
 // The dtype of parameters and activations under a precision.
 constexpr Dtype compute_dtype(Precision precision) {
   return precision == Precision::bf16 ? Dtype::bf16 : Dtype::f32;

@@ -20,7 +20,9 @@ bool HostEvent::completed() const {
   return done_.load(std::memory_order_acquire) == 1;
 }
 
-void HostEvent::wait() const { done_.wait(0, std::memory_order_acquire); }
+void HostEvent::wait() const {
+  done_.wait(0, std::memory_order_acquire);
+}
 
 double HostEvent::milliseconds_since(const EventState& earlier) const {
   const auto* start = dynamic_cast<const HostEvent*>(&earlier);

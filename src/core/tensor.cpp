@@ -23,8 +23,7 @@ Shape Shape::with_first(std::int64_t extent) const {
 }
 
 std::string Shape::text() const {
-  return fmt::format(
-      "[{}]", fmt::join(extents_.begin(), extents_.begin() + rank_, ", "));
+  return fmt::format("[{}]", fmt::join(begin(), end(), ", "));
 }
 
 Tensor Tensor::reshaped(Shape extents) const {

@@ -20,6 +20,8 @@ class Shape {
   int rank() const { return rank_; }
   std::int64_t operator[](int axis) const { return extents_[axis]; }
   std::int64_t elements() const;
+  const std::int64_t* begin() const { return extents_.data(); }
+  const std::int64_t* end() const { return extents_.data() + rank_; }
   Shape with_first(std::int64_t extent) const;  // the same but for axis 0
   bool operator==(const Shape&) const = default;
   std::string text() const;  // "[4, 1024]"

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <array>
+#include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -16,44 +19,61 @@ struct RankRow {
   std::string host;
   std::string device;  // "NVIDIA H200 (0000:01:00.0)", "CPU"
   int threads = 1;
-  std::string cores;  // "0-1"
+  std::string cores;  // those it may run on, "0-1"
 };
 
-// What a run says on the terminal; only rank 0 has one that speaks. Text goes
-// to standard output, warnings to standard error.
+// What a run says. Only rank 0's speaks: text to standard output, warnings to
+// standard error. Progress::off leaves the summary at the end.
 class Console {
  public:
-  // `progress` off silences everything but the final summary.
-  Console(Progress progress, bool speaks);
+  Console(Progress progress, bool speaks, std::FILE* out = stdout);
 
   void ranks(const std::vector<RankRow>& rows);
-  // Parameters, FLOPs per token, tokens per step, memory by category.
   void model(const ModelConfig& config, const Options& options,
              const MemoryFigures& memory, int world_size);
-  // A line per step or so: step, loss, learning rate, gradient norm, tokens/s,
-  // ms, MFU where peak_flops (all ranks together) is known, ETA. A bar that
-  // redraws itself on a terminal, plain lines at most one a second when piped.
+
+  // Progress: on a terminal a line that redraws itself, at most ten times a
+  // second; otherwise plain lines, one a second, and the first and last step.
+  // peak_flops: of all ranks' devices together, 0 where it isn't known.
   void start_training(std::int64_t steps, double flops_per_token,
                       double peak_flops);
   void step(const StepFigures& figures);
   void validation(std::int64_t step, double loss);
-  // Phase table (mean, standard deviation, min, median, max over steps, of
-  // the slowest rank), the loss before and after, tokens/s.
+  // The loss before and after, tokens/s, and the table of phases.
   void finish();
-  void generated(const std::string& text);
+
   void note(const std::string& line);
   void warn(const std::string& line);
 
  private:
+  void line(const std::string& text);  // below the progress line
+  void draw(const StepFigures& figures, bool last);
+
+  using Clock = std::chrono::steady_clock;
   bool speaks_;
+  std::FILE* out_;
   bool terminal_;
   Progress progress_;
   std::int64_t steps_ = 0;
   double flops_per_token_ = 0;
   double peak_flops_ = 0;
-  double last_line_s_ = 0;
-  bool bar_drawn_ = false;
+  Clock::time_point started_;
+  Clock::time_point drawn_;
+  bool unfinished_line_ = false;
   std::vector<StepFigures> seen_;
 };
+
+// The text parts, for themselves.
+std::string rank_table(const std::vector<RankRow>& rows);
+std::string model_summary(const ModelConfig& config, const Options& options,
+                          const MemoryFigures& memory, int world_size);
+// One step in a line; seconds_left < 0: not known.
+std::string step_line(const StepFigures& figures, std::int64_t steps,
+                      double flops_per_token, double peak_flops,
+                      double seconds_left);
+// Mean, deviation, least, median and most of each phase in ms, of the slowest
+// rank in each step. The first step, which warms up, is left out if there are
+// more than two.
+std::string phase_table(const std::vector<StepFigures>& steps);
 
 }  // namespace lockstep

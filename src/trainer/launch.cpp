@@ -1,5 +1,7 @@
 #include "trainer/launch.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <set>
 #include <sstream>
@@ -125,17 +127,16 @@ Placement place_rank(const Options& options, World& world) {
 }
 
 RunFacts run_facts(const Options& options, const World& world,
-                   const Placement& placement,
-                   const std::string& command_line) {
+                   const Placement& placement, int argc, char** argv) {
   const Device& device = *placement.backend.device;
   const bool cuda = device.kind() == Device::Kind::cuda;
   RunFacts facts;
   facts.texts = {
-      {"command_line", command_line},
+      {"command_line", fmt::format("{}", fmt::join(argv, argv + argc, " "))},
       {"version", build_version},
       {"git_revision", build_revision},
       {"sync", options.sync},
-      {"precision", entry_of(options, "precision")},
+      {"precision", std::string(name_of(options.precision))},
       {"device", cuda ? "cuda" : "cpu"},
       {"gpu_name", cuda ? device.name() : ""},
       {"cpu_name", cuda ? "" : device.name()},

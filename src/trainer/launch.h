@@ -25,6 +25,6 @@ Placement place_rank(const Options& options, World& world);
 
 // What the run record says about a run.
 RunFacts run_facts(const Options& options, const World& world,
-                   const Placement& placement, const std::string& command_line);
+                   const Placement& placement, int argc, char** argv);
 
 }  // namespace lockstep

@@ -68,8 +68,7 @@ void check_heads(const Heads& heads, Dtype dtype, const char* what) {
   if (heads.data == nullptr) fail("{} has no memory", what);
 }
 
-void check_heads_like(const Heads& heads, const Heads& like,
-                      const char* what) {
+void check_heads_like(const Heads& heads, const Heads& like, const char* what) {
   check_heads(heads, like.dtype, what);
   if (heads.batch != like.batch || heads.tokens != like.tokens ||
       heads.heads != like.heads || heads.head_dim != like.head_dim) {
@@ -79,6 +78,21 @@ void check_heads_like(const Heads& heads, const Heads& like,
         what, heads.batch, heads.tokens, heads.heads, heads.head_dim,
         like.batch, like.tokens, like.heads, like.head_dim);
   }
+}
+
+void check_attention(const Tensor& lse, const Heads& q, const Heads& k,
+                     const Heads& v, bool causal, Dtype dtype) {
+  check_heads(q, dtype, "attention: q");
+  check_heads(k, dtype, "attention: k");
+  check_heads_like(v, k, "attention: v");
+  require(q.batch == k.batch && q.heads == k.heads && q.head_dim == k.head_dim,
+          "attention: q of {} sequences, {} heads of {} against k of {}, {} of "
+          "{}",
+          q.batch, q.heads, q.head_dim, k.batch, k.heads, k.head_dim);
+  require(!causal || q.tokens == k.tokens,
+          "attention: causal with {} queries and {} keys; they must be as many",
+          q.tokens, k.tokens);
+  check(lse, Dtype::f32, {q.batch, q.heads, q.tokens}, "attention: lse");
 }
 
 }  // namespace lockstep

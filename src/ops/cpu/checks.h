@@ -26,5 +26,8 @@ void check_ids(const Tensor& ids, std::int64_t count, std::int64_t vocabulary,
 void check_heads(const Heads& heads, Dtype dtype, const char* what);
 // Heads of the same batch, heads, tokens and head_dim as `like`.
 void check_heads_like(const Heads& heads, const Heads& like, const char* what);
+// What both passes of attention demand of their inputs.
+void check_attention(const Tensor& lse, const Heads& q, const Heads& k,
+                     const Heads& v, bool causal, Dtype dtype);
 
 }  // namespace lockstep

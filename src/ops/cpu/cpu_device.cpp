@@ -25,9 +25,9 @@ void zero_bytes(void* data, std::int64_t bytes) {
   const std::int64_t pieces = (bytes + zeroed_at_once - 1) / zeroed_at_once;
   parallel_for(pieces, zeroed_at_once, [&](std::int64_t piece) {
     const std::int64_t begin = piece * zeroed_at_once;
-    std::memset(static_cast<std::byte*>(data) + begin, 0,
-                static_cast<std::size_t>(
-                    std::min(zeroed_at_once, bytes - begin)));
+    std::memset(
+        static_cast<std::byte*>(data) + begin, 0,
+        static_cast<std::size_t>(std::min(zeroed_at_once, bytes - begin)));
   });
 }
 
@@ -44,7 +44,9 @@ std::string CpuDevice::name() const {
   return "CPU";
 }
 
-Event CpuDevice::record() { return HostEvent::now(); }
+Event CpuDevice::record() {
+  return HostEvent::now();
+}
 
 void CpuDevice::wait(const Event& event) {
   if (event != nullptr) event->wait();
@@ -82,6 +84,8 @@ void* CpuDevice::allocate_bytes(std::int64_t bytes) {
   return data;
 }
 
-void CpuDevice::free_bytes(void* data) noexcept { std::free(data); }
+void CpuDevice::free_bytes(void* data) noexcept {
+  std::free(data);
+}
 
 }  // namespace lockstep

@@ -8,7 +8,7 @@
 namespace lockstep {
 
 CpuOps::CpuOps(Device& device, int threads, Precision precision)
-    : device_(device), threads_(threads), dtype_(compute_dtype(precision)) {
+    : device_(device), dtype_(compute_dtype(precision)) {
   require(threads >= 1, "a CPU backend needs at least 1 thread, not {}",
           threads);
   require(precision != Precision::tf32,
@@ -18,9 +18,9 @@ CpuOps::CpuOps(Device& device, int threads, Precision precision)
 }
 
 float* CpuOps::scratch(Scratch purpose, std::int64_t floats) {
-  constexpr std::array names = {
-      "first operand in fp32", "second operand in fp32", "product in fp32",
-      "partial sums", "attention tiles"};
+  constexpr std::array names = {"first operand in fp32",
+                                "second operand in fp32", "product in fp32",
+                                "partial sums", "attention tiles"};
   const auto index = static_cast<std::size_t>(purpose);
   Buffer& buffer = scratch_[index];
   const auto bytes = floats * static_cast<std::int64_t>(sizeof(float));

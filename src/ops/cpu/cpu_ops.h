@@ -74,8 +74,7 @@ class CpuOps final : public Ops {
     const float* data;
     std::int64_t stride;
   };
-  WideMatrix widen(const Tensor& matrix, std::int64_t columns,
-                   Scratch purpose);
+  WideMatrix widen(const Tensor& matrix, std::int64_t columns, Scratch purpose);
 
   // body(T{}) with T the storage type of activations and weights.
   template <class Body>
@@ -88,7 +87,6 @@ class CpuOps final : public Ops {
   }
 
   Device& device_;
-  int threads_;
   Dtype dtype_;  // of activations and weights
   std::array<Buffer, 5> scratch_;
 };

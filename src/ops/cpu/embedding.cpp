@@ -33,14 +33,14 @@ void CpuOps::embedding_backward(const Tensor& dweight, const Tensor& dout,
 
   // Each row of dweight belongs to one of the threads, which goes through all
   // ids in order: nothing races, and the order of additions is always the same.
-  const std::int64_t width = dweight[1];
+  const std::int64_t width = dweight[1], owners = thread_count();
   const std::int32_t* id = ids.as<std::int32_t>();
   float* to = dweight.as<float>();
   with_storage([&]<class T>(T) {
     const T* from = dout.as<T>();
-    parallel_for(threads_, dout[0] * width / threads_, [&](std::int64_t mine) {
+    parallel_for(owners, dout[0] * width / owners, [&](std::int64_t mine) {
       for (std::int64_t n = 0; n < dout[0]; ++n) {
-        if (id[n] % threads_ != mine) continue;
+        if (id[n] % owners != mine) continue;
         float* sum = to + id[n] * width;
         const T* x = from + n * width;
 #pragma omp simd

@@ -10,12 +10,18 @@
 namespace lockstep {
 
 // Storage types as fp32 values, in forms that loops vectorise.
-inline float load(float value) { return value; }
+inline float load(float value) {
+  return value;
+}
 inline float load(bfloat16 value) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
 }
-inline void store(float& to, float value) { to = value; }
-inline void store(bfloat16& to, float value) { to = bfloat16(value); }
+inline void store(float& to, float value) {
+  to = value;
+}
+inline void store(bfloat16& to, float value) {
+  to = bfloat16(value);
+}
 
 // e^x within 1e-6 relative, without a branch. Below −87.33 (fp32's smallest
 // normal number) it is 0, from 88.37 up infinity; NaN stays NaN; e^0 is 1.
@@ -25,7 +31,7 @@ inline float fast_exp(float x) {
   constexpr float round_by_adding = 0x1.8p23f;
   const float shifted = x * 1.44269504f + round_by_adding;
   const float n = shifted - round_by_adding;
-  const float r = (x - n * 0.693145752f) - n * 1.42860677e-6f;
+  const float r = (x - n * 0.693145752f) - n * 1.42860682e-6f;
   float p = 1.0f / 5040;
   p = p * r + 1.0f / 720;
   p = p * r + 1.0f / 120;
@@ -42,6 +48,8 @@ inline float fast_exp(float x) {
   return x < -87.33f ? 0.0f : (x > 88.37f ? infinity : result);
 }
 
-inline float sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-x)); }
+inline float sigmoid(float x) {
+  return 1.0f / (1.0f + fast_exp(-x));
+}
 
 }  // namespace lockstep

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <omp.h>
+
 #include <cstdint>
 
 namespace lockstep {
@@ -11,17 +13,27 @@ constexpr std::int64_t parallel_threshold = 1 << 14;
 // runs. `elements` is the work of one i.
 template <class Body>
 void parallel_for(std::int64_t count, std::int64_t elements, Body&& body) {
-#pragma omp parallel for schedule(static) \
-    if (count > 1 && count * elements >= parallel_threshold)
+#pragma omp parallel for schedule( \
+    static) if (count > 1 && count * elements >= parallel_threshold)
   for (std::int64_t i = 0; i < count; ++i) body(i);
+}
+
+// How many threads a loop may run on.
+inline std::int64_t thread_count() {
+  return omp_get_max_threads();
+}
+
+// Which of the threads runs the current body, from 0.
+inline std::int64_t thread_index() {
+  return omp_get_thread_num();
 }
 
 // The same for work of uneven size: each thread takes the next i when free.
 template <class Body>
 void parallel_for_uneven(std::int64_t count, std::int64_t elements,
                          Body&& body) {
-#pragma omp parallel for schedule(dynamic) \
-    if (count > 1 && count * elements >= parallel_threshold)
+#pragma omp parallel for schedule( \
+    dynamic) if (count > 1 && count * elements >= parallel_threshold)
   for (std::int64_t i = 0; i < count; ++i) body(i);
 }
 

@@ -32,9 +32,8 @@ void CpuOps::add_sum(const Tensor& total, const Tensor& x, double scale) {
   check_count(x, Dtype::f32, x.elements(), "add_sum: x");
   auto* parts = reinterpret_cast<double*>(
       scratch(Scratch::partial_sums, 2 * pieces_of(x.elements())));
-  *total.as<double>() +=
-      scale * sum_of(x.as<float>(), x.elements(), parts,
-                     [](double value) { return value; });
+  *total.as<double>() += scale * sum_of(x.as<float>(), x.elements(), parts,
+                                        [](double value) { return value; });
 }
 
 void CpuOps::add_sum_of_squares(const Tensor& total, const Tensor& x) {

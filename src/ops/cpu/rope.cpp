@@ -34,8 +34,8 @@ void CpuOps::rope(const Heads& x, const Tensor& table, Pass pass) {
     parallel_for(
         x.batch * x.tokens, x.heads * x.head_dim, [&](std::int64_t row) {
           const std::int64_t b = row / x.tokens, t = row % x.tokens;
-          T* token = static_cast<T*>(x.data) + b * x.batch_stride +
-                     t * x.token_stride;
+          T* token =
+              static_cast<T*>(x.data) + b * x.batch_stride + t * x.token_stride;
           for (std::int64_t h = 0; h < x.heads; ++h) {
             rotate_pairs(token + h * x.head_stride, angles + t * 2 * pairs,
                          pairs, sign);

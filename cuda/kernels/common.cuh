@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cuda/cuda_error.h"
+#include "cuda/kernels/kernels.h"
+
+// What the kernels share: 16-byte accesses, sums over a block, launch shapes.
+namespace lockstep::kernels {
+
+__device__ inline float to_float(float x) { return x; }
+__device__ inline float to_float(bf16 x) { return __bfloat162float(x); }
+template <class T>
+__device__ T from_float(float x);
+template <>
+__device__ inline float from_float<float>(float x) { return x; }
+template <>
+__device__ inline bf16 from_float<bf16>(float x) { return __float2bfloat16_rn(x); }
+
+// `width` adjacent elements that move as one access.
+template <class T, int width>
+struct alignas(sizeof(T) * width) Pack {
+  T at[width];
+};
+template <class T>
+constexpr int full_width = 16 / sizeof(T);
+
+template <int width, class T>
+__device__ void load(float (&values)[width], const T* from) {
+  const auto pack = *reinterpret_cast<const Pack<T, width>*>(from);
+#pragma unroll
+  for (int i = 0; i < width; ++i) values[i] = to_float(pack.at[i]);
+}
+
+template <int width, class T>
+__device__ void store(T* to, const float (&values)[width]) {
+  Pack<T, width> pack;
+#pragma unroll
+  for (int i = 0; i < width; ++i) pack.at[i] = from_float<T>(values[i]);
+  *reinterpret_cast<Pack<T, width>*>(to) = pack;
+}
+
+// The sum over a block's threads, the same on all of them, always added in the
+// same order. Threads are a multiple of 32.
+template <class T>
+__device__ T block_sum(T value) {
+  __shared__ T of_warp[32];
+  for (int offset = 16; offset > 0; offset /= 2) {
+    value += __shfl_xor_sync(0xffffffffu, value, offset);
+  }
+  const int warps = blockDim.x / 32;
+  __syncthreads();  // the last call's readers are done
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
+  __syncthreads();
+  T total = 0;
+  for (int warp = 0; warp < warps; ++warp) total += of_warp[warp];
+  return total;
+}
+
+// Whether elements may be accessed 16 bytes at a time: rows of `width` elements
+// start aligned in all of `pointers`.
+template <class T, class... Pointers>
+bool rows_are_aligned(std::int64_t width, Pointers... pointers) {
+  const auto aligned = [](const void* pointer) {
+    return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
+  };
+  return width % full_width<T> == 0 && (aligned(pointers) && ...);
+}
+
+// Threads for a row of `items` accesses.
+inline unsigned row_threads(std::int64_t items, int most = 256) {
+  return static_cast<unsigned>(
+      std::clamp<std::int64_t>((items + 31) / 32 * 32, 32, most));
+}
+
+constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+namespace lockstep {
+
+// Error unless `path` can become a new regular file: its folder exists and can
+// be written, and nothing but a regular file stands there now. `what` names
+// the content in the message ("the run record").
+void check_writable(const std::string& path, const std::string& what);
+
+// A name beside `path` for what will be renamed to it when complete.
+std::string temporary_beside(const std::string& path);
+
+// Puts `bytes` at `path` so that a reader, or a crash at any time, finds
+// either the old file or the new one: written under a temporary name, flushed
+// to disk, then renamed. On failure the old file and no other stays, and an
+// Error names the cause.
+void replace_file(const std::string& path, std::span<const std::byte> bytes);
+
+}  // namespace lockstep

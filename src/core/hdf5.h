@@ -1,0 +1,135 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+// A thin layer over HDF5's C API: identifiers that close themselves, and every
+// failure as an Error that names the file, the object and the reason. HDF5
+// itself is not thread-safe; one thread at a time uses it.
+namespace lockstep::hdf5 {
+
+// An open HDF5 identifier, closed with its last owner. Moves only.
+class Id {
+ public:
+  using Close = int (*)(std::int64_t);
+  Id() = default;
+  Id(std::int64_t id, Close close) : id_(id), close_(close) {}
+  Id(Id&& other) noexcept { swap(other); }
+  Id& operator=(Id&& other) noexcept {
+    Id(std::move(other)).swap(*this);
+    return *this;
+  }
+  ~Id() {
+    if (close_ != nullptr) close_(id_);
+  }
+  operator std::int64_t() const { return id_; }
+
+ private:
+  void swap(Id& other) noexcept {
+    std::swap(id_, other.id_);
+    std::swap(close_, other.close_);
+  }
+  std::int64_t id_ = -1;
+  Close close_ = nullptr;
+};
+
+// What attributes hang on: a group (the root is one) or a dataset.
+class Object {
+ public:
+  Object(Id id, std::string name) : id_(std::move(id)), name_(std::move(name)) {}
+
+  void set_attribute(const std::string& name, std::string_view value);
+  void set_attribute(const std::string& name, double value);
+  void set_attribute(const std::string& name, std::int64_t value);
+  void set_attribute(const std::string& name,
+                     const std::vector<std::string>& values);
+  bool has_attribute(const std::string& name) const;
+  // T: double (also of integers and of booleans as h5py writes them),
+  // std::int64_t, std::string.
+  template <class T>
+  T attribute(const std::string& name) const;
+
+ protected:
+  Id id_;
+  std::string name_;  // "file.h5:/a/b", for messages
+};
+
+class Dataset : public Object {
+ public:
+  using Object::Object;
+
+  std::vector<std::int64_t> shape() const;
+  // What is stored: integers of `bytes` bytes, or anything else.
+  struct Storage {
+    bool integer = false;
+    bool is_signed = false;
+    int bytes = 0;
+    std::string text;  // "uint16", "float32", "other"
+  };
+  Storage storage() const;
+
+  // T: double, float, std::int64_t, std::int32_t; HDF5 converts.
+  // Everything, or `out.size()` elements from `begin` on along one axis.
+  template <class T>
+  std::vector<T> read() const;
+  template <class T>
+  void read(std::int64_t begin, std::span<T> out) const;
+  template <class T>
+  void write(std::span<const T> values);
+  // Adds whole rows along the first axis of an extendible dataset.
+  template <class T>
+  void append(std::span<const T> rows);
+};
+
+struct Child {
+  std::string name;
+  enum class Kind { group, dataset, other } kind = Kind::other;
+  bool is_dataset() const { return kind == Kind::dataset; }
+};
+
+class Group : public Object {
+ public:
+  using Object::Object;
+
+  // Paths are relative and may have several parts; leading '/' is allowed.
+  // Links that lead out of the file are refused.
+  bool has(const std::string& path) const;
+  Group group(const std::string& path) const;
+  Dataset dataset(const std::string& path) const;
+  std::vector<Child> children() const;  // by name
+
+  Group create_group(const std::string& path);  // with those above it
+  template <class T>
+  Dataset create_dataset(const std::string& path,
+                         const std::vector<std::int64_t>& shape);
+  // Zero rows of `row_shape` at first, growing by append(); chunks of
+  // `rows_a_chunk` rows.
+  template <class T>
+  Dataset create_extendible(const std::string& path,
+                            const std::vector<std::int64_t>& row_shape,
+                            std::int64_t rows_a_chunk);
+};
+
+enum class Access {
+  read,       // an existing file
+  create,     // a new file; one of the same name is replaced
+  in_memory,  // a new file that stays in memory, see File::image()
+};
+
+class File : public Group {
+ public:
+  File(const std::string& path, Access access);
+
+  // The bytes that the file would have on disk now.
+  std::vector<std::byte> image() const;
+};
+
+// Of the library in use: "1.10.8".
+std::string version();
+
+}  // namespace lockstep::hdf5

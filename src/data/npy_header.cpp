@@ -1,0 +1,82 @@
+#include "data/npy_header.h"
+
+#include <charconv>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace lockstep {
+namespace {
+
+// The value of `key` in the header's Python dictionary: a quoted text without
+// its quotes, or a tuple or word up to the next separator.
+std::string value_of(std::string_view dictionary, std::string_view key,
+                     const std::string& name) {
+  const auto quoted = fmt::format("'{}'", key);
+  auto at = dictionary.find(quoted);
+  require(at != std::string_view::npos, "{}: its .npy header has no {}", name,
+          quoted);
+  at = dictionary.find(':', at);
+  require(at != std::string_view::npos, "{}: its .npy header does not parse",
+          name);
+  at = dictionary.find_first_not_of(" :", at);
+  require(at != std::string_view::npos, "{}: its .npy header does not parse",
+          name);
+  const char opening = dictionary[at];
+  const std::string_view closing = opening == '\'' ? "'"
+                                   : opening == '(' ? ")"
+                                                    : ",}";
+  const auto end = dictionary.find_first_of(closing, at + 1);
+  require(end != std::string_view::npos, "{}: its .npy header does not parse",
+          name);
+  const bool enclosed = opening == '\'' || opening == '(';
+  const auto begin = enclosed ? at + 1 : at;
+  return std::string(dictionary.substr(begin, end - begin));
+}
+
+// "123," of a tuple of one.
+std::int64_t one_extent(const std::string& tuple, const std::string& name) {
+  std::int64_t count = -1;
+  const char* const end = tuple.data() + tuple.size();
+  const auto [rest, error] = std::from_chars(tuple.data(), end, count);
+  const std::string_view after(rest, static_cast<std::size_t>(end - rest));
+  require(error == std::errc() && count >= 0 && after == ",",
+          "{} has shape ({}); tokens have one axis", name, tuple);
+  return count;
+}
+
+}  // namespace
+
+NpyHeader parse_npy_header(std::string_view bytes, const std::string& name) {
+  require(bytes.size() >= 10 && bytes.starts_with("\x93NUMPY"),
+          "{} is not an .npy file: it does not begin with its magic", name);
+  const int major = bytes[6];
+  require(major >= 1 && major <= 3,
+          "{} is an .npy file of format {}; 1, 2 and 3 are known", name, major);
+  // The header's length: 2 bytes in format 1, 4 since; little-endian.
+  const std::size_t length_bytes = major == 1 ? 2 : 4;
+  require(bytes.size() >= 8 + length_bytes, "{} ends inside its header", name);
+  std::uint32_t length = 0;
+  std::memcpy(&length, bytes.data() + 8, length_bytes);
+  const std::size_t begin = 8 + length_bytes;
+  require(length <= bytes.size() - begin, "{} ends inside its header", name);
+  const std::string_view dictionary = bytes.substr(begin, length);
+
+  const std::string descr = value_of(dictionary, "descr", name);
+  require(descr.size() == 3 && descr.find_first_of("<>|=") == 0,
+          "{} holds values of type '{}'; tokens are uint8, uint16, uint32, "
+          "int32 or int64",
+          name, descr);
+  require(descr[0] != '>', "{} is big-endian ('{}'); save it as '<{}'", name,
+          descr, descr.substr(1));
+  NpyHeader header;
+  header.type = descr.substr(1);
+  header.item_bytes = descr[2] - '0';
+  require(header.item_bytes >= 1 && header.item_bytes <= 8,
+          "{} holds values of type '{}'", name, descr);
+  header.count = one_extent(value_of(dictionary, "shape", name), name);
+  header.data_offset = static_cast<std::int64_t>(begin + length);
+  return header;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,281 @@
+#include "record/console.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace lockstep {
+namespace {
+
+constexpr std::size_t longest_rank_table = 16;
+
+// 1234567 → "1.23M"
+std::string short_number(double value) {
+  constexpr std::array units = {"", "k", "M", "G", "T", "P"};
+  std::size_t unit = 0;
+  while (std::abs(value) >= 1000 && unit + 1 < units.size()) {
+    value /= 1000;
+    ++unit;
+  }
+  return fmt::format("{:.3g}{}", value, units[unit]);
+}
+
+// 75 s → "1:15"
+std::string clock_text(double seconds) {
+  const auto whole = static_cast<std::int64_t>(std::llround(seconds));
+  return whole < 3600 ? fmt::format("{}:{:02}", whole / 60, whole % 60)
+                      : fmt::format("{}:{:02}:{:02}", whole / 3600,
+                                    whole / 60 % 60, whole % 60);
+}
+
+double slowest(const StepFigures& figures, double (*of)(const RankFigures&)) {
+  double most = 0;
+  for (const RankFigures& rank : figures.ranks) most = std::max(most, of(rank));
+  return most;
+}
+
+double step_ms(const StepFigures& figures) {
+  return slowest(figures, [](const RankFigures& rank) {
+    return rank.phase_ms[static_cast<int>(Phase::step)];
+  });
+}
+
+std::string statistics_row(std::string_view name, std::vector<double> values,
+                           double whole) {
+  const auto n = static_cast<double>(values.size());
+  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / n;
+  double squares = 0;
+  for (const double value : values) squares += (value - mean) * (value - mean);
+  const double deviation = n > 1 ? std::sqrt(squares / (n - 1)) : 0;
+  std::sort(values.begin(), values.end());
+  const std::size_t middle = values.size() / 2;
+  const double median = values.size() % 2 == 1
+                            ? values[middle]
+                            : (values[middle - 1] + values[middle]) / 2;
+  return fmt::format("  {:<13}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}"
+                     "{:>8.1f}%\n",
+                     name, mean, deviation, values.front(), median,
+                     values.back(), whole > 0 ? 100 * mean / whole : 0);
+}
+
+}  // namespace
+
+std::string rank_table(const std::vector<RankRow>& rows) {
+  std::size_t host = 4, device = 6;
+  for (const RankRow& row : rows) {
+    host = std::max(host, row.host.size());
+    device = std::max(device, row.device.size());
+  }
+  std::string text = fmt::format("{:>5}  {:<{}}  {:<{}}  {:>7}  {}\n", "rank",
+                                 "host", host, "device", device, "threads",
+                                 "cores");
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (i == longest_rank_table - 1 && rows.size() > longest_rank_table) {
+      text += fmt::format("  ...  {} more ranks; the run record has all\n",
+                          rows.size() - i - 1);
+      i = rows.size() - 1;
+    }
+    const RankRow& row = rows[i];
+    text += fmt::format("{:>5}  {:<{}}  {:<{}}  {:>7}  {}\n", row.rank,
+                        row.host, host, row.device, device, row.threads,
+                        row.cores);
+  }
+  return text;
+}
+
+std::string model_summary(const ModelConfig& config, const Options& options,
+                          const MemoryFigures& memory, int world_size) {
+  const std::int64_t sequences =
+      options.batch_size * options.grad_accumulation * world_size;
+  std::string held;
+  for (int i = 0; i < category_count; ++i) {
+    if (memory.bytes[i] == 0) continue;
+    held += fmt::format("{}{} {}", held.empty() ? "" : ", ", category_names[i],
+                        format_bytes(double(memory.bytes[i])));
+  }
+  return fmt::format(
+      "\nmodel     {} layers, d_model {}, d_ff {}, {} heads, vocabulary {}: "
+      "{} parameters, {}FLOP a token\n"
+      "step      {} sequences of {} tokens, {} ranks, {} precision, --sync {}\n"
+      "memory    {} a rank: {}\n\n",
+      config.num_layers, config.d_model, config.d_ff, config.num_heads,
+      config.vocab_size, short_number(double(config.parameters())),
+      short_number(config.flops_per_token()), sequences, config.context_length,
+      world_size, name_of(options.precision), options.sync,
+      format_bytes(double(memory.total)), held);
+}
+
+std::string step_line(const StepFigures& figures, std::int64_t steps,
+                      double flops_per_token, double peak_flops,
+                      double seconds_left) {
+  const double ms = step_ms(figures);
+  const double rate = ms > 0 ? 1e3 * double(figures.tokens) / ms : 0;
+  const auto width = std::to_string(steps).size();
+  std::string text = fmt::format("step {:>{}}/{}  loss {:.4f}", figures.step,
+                                 width, steps, figures.loss);
+  if (figures.learning_rate > 0) {
+    text += fmt::format("  lr {:.2e}", figures.learning_rate);
+  }
+  if (!std::isnan(figures.gradient_norm)) {
+    text += fmt::format("  norm {:.3g}", figures.gradient_norm);
+  }
+  text += fmt::format("  {} tok/s  {:.3g} ms", short_number(rate), ms);
+  if (peak_flops > 0) {
+    text += fmt::format("  MFU {:.1f}%",
+                        100 * rate * flops_per_token / peak_flops);
+  }
+  if (seconds_left >= 0) text += "  ETA " + clock_text(seconds_left);
+  return text;
+}
+
+std::string phase_table(const std::vector<StepFigures>& steps) {
+  const std::size_t skipped = steps.size() > 2 ? 1 : 0;
+  const auto column = [&](auto of) {
+    std::vector<double> values;
+    for (std::size_t i = skipped; i < steps.size(); ++i) {
+      double most = 0;
+      for (const RankFigures& rank : steps[i].ranks) {
+        most = std::max(most, of(rank));
+      }
+      values.push_back(most);
+    }
+    return values;
+  };
+  if (steps.size() == skipped) return "";
+  const auto whole = column([](const RankFigures& rank) {
+    return rank.phase_ms[static_cast<int>(Phase::step)];
+  });
+  const double mean = std::accumulate(whole.begin(), whole.end(), 0.0) /
+                      static_cast<double>(whole.size());
+  std::string text = fmt::format(
+      "  {:<13}{:>10}{:>10}{:>10}{:>10}{:>10}{:>9}\n", "phase (ms)", "mean",
+      "std", "min", "median", "max", "share");
+  for (int i = 0; i < phase_count; ++i) {
+    text += statistics_row(phase_names[i],
+                           column([i](const RankFigures& rank) {
+                             return rank.phase_ms[i];
+                           }),
+                           mean);
+  }
+  if (steps.front().ranks.size() > 1) {
+    text += statistics_row(
+        "comm busy",
+        column([](const RankFigures& rank) { return rank.comm_busy_ms; }),
+        mean);
+    text += statistics_row(
+        "comm exposed",
+        column([](const RankFigures& rank) { return rank.comm_exposed_ms; }),
+        mean);
+  }
+  return text + fmt::format("  over {} steps{}, the slowest rank of each\n",
+                            whole.size(),
+                            skipped > 0 ? " after the first" : "");
+}
+
+Console::Console(Progress progress, bool speaks, std::FILE* out)
+    : speaks_(speaks),
+      out_(out),
+      terminal_(progress == Progress::automatic && isatty(fileno(out)) == 1),
+      progress_(progress) {}
+
+void Console::line(const std::string& text) {
+  if (!speaks_) return;
+  if (unfinished_line_) fmt::print(out_, "\n");
+  unfinished_line_ = false;
+  fmt::print(out_, "{}\n", text);
+  std::fflush(out_);
+}
+
+void Console::ranks(const std::vector<RankRow>& rows) {
+  if (!speaks_ || progress_ == Progress::off) return;
+  fmt::print(out_, "{}", rank_table(rows));
+}
+
+void Console::model(const ModelConfig& config, const Options& options,
+                    const MemoryFigures& memory, int world_size) {
+  if (!speaks_ || progress_ == Progress::off) return;
+  fmt::print(out_, "{}", model_summary(config, options, memory, world_size));
+  std::fflush(out_);
+}
+
+void Console::start_training(std::int64_t steps, double flops_per_token,
+                             double peak_flops) {
+  steps_ = steps;
+  flops_per_token_ = flops_per_token;
+  peak_flops_ = peak_flops;
+  started_ = Clock::now();
+}
+
+void Console::step(const StepFigures& figures) {
+  if (!speaks_) return;
+  seen_.push_back(figures);
+  if (progress_ == Progress::off) return;
+  const auto now = Clock::now();
+  const auto interval =
+      terminal_ ? std::chrono::milliseconds(100) : std::chrono::seconds(1);
+  const bool last = figures.step == steps_;
+  if (figures.step == 1 || last || !std::isfinite(figures.loss) ||
+      now - drawn_ >= interval) {
+    draw(figures, last);
+    drawn_ = now;
+  }
+}
+
+void Console::draw(const StepFigures& figures, bool last) {
+  const std::chrono::duration<double> passed = Clock::now() - started_;
+  const double left = last || figures.step < 2
+                          ? -1
+                          : passed.count() / double(figures.step) *
+                                double(steps_ - figures.step);
+  const std::string text =
+      step_line(figures, steps_, flops_per_token_, peak_flops_, left);
+  if (!terminal_) {
+    line(text);
+    return;
+  }
+  constexpr int width = 20;
+  const auto filled = static_cast<int>(width * figures.step / steps_);
+  fmt::print(out_, "\r\033[K[{:=<{}}{: <{}}] {}", "", filled, "",
+             width - filled, text);
+  std::fflush(out_);
+  unfinished_line_ = true;
+  if (last) {
+    fmt::print(out_, "\n");
+    unfinished_line_ = false;
+  }
+}
+
+void Console::validation(std::int64_t step, double loss) {
+  if (progress_ == Progress::off) return;
+  line(fmt::format("step {:>{}}/{}  validation loss {:.4f}", step,
+                   std::to_string(steps_).size(), steps_, loss));
+}
+
+void Console::finish() {
+  if (!speaks_ || seen_.empty()) return;
+  const std::chrono::duration<double> passed = Clock::now() - started_;
+  double tokens = 0;
+  for (const StepFigures& figures : seen_) tokens += double(figures.tokens);
+  line("");
+  line(phase_table(seen_));
+  line(fmt::format("loss {:.4f} -> {:.4f} in {} steps, {} tokens, {} ({} "
+                   "tok/s)",
+                   seen_.front().loss, seen_.back().loss, seen_.size(),
+                   short_number(tokens), clock_text(passed.count()),
+                   short_number(tokens / passed.count())));
+}
+
+void Console::note(const std::string& text) { line(text); }
+
+void Console::warn(const std::string& text) {
+  if (!speaks_) return;
+  if (unfinished_line_) fmt::print(out_, "\n");
+  unfinished_line_ = false;
+  std::fflush(out_);
+  fmt::print(stderr, "warning: {}\n", text);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,214 @@
+#include "record/run_record.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <set>
+#include <utility>
+
+#include "core/atomic_file.h"
+#include "core/error.h"
+#include "core/hdf5.h"
+
+namespace lockstep {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::int64_t schema_version = 1;
+
+// A dataset that grows by a row a step, and its rows since the last flush.
+template <class T>
+class Column {
+ public:
+  Column(hdf5::Group& file, const std::string& path,
+         const std::vector<std::int64_t>& row_shape, const char* units,
+         const char* description)
+      : dataset_(file.create_extendible<T>(path, row_shape, rows_a_chunk)) {
+    dataset_.set_attribute("units", units);
+    dataset_.set_attribute("description", description);
+  }
+  void add(T value) { pending_.push_back(value); }
+  void flush() {
+    if (pending_.empty()) return;
+    dataset_.append(std::span<const T>(pending_));
+    pending_.clear();
+  }
+
+ private:
+  static constexpr std::int64_t rows_a_chunk = 256;
+  hdf5::Dataset dataset_;
+  std::vector<T> pending_;
+};
+using Reals = Column<double>;
+using Integers = Column<std::int64_t>;
+
+constexpr std::array<const char*, phase_count> phase_descriptions = {
+    "until the batch is on the device",
+    "gradients set to zero",
+    "forward pass of the embedding and the blocks",
+    "final norm, head and cross-entropy with their backward pass",
+    "backward pass of the blocks and the embedding",
+    "waiting for the gradients to be averaged over ranks",
+    "gradient norm, clipping and AdamW",
+    "the whole step"};
+
+constexpr std::array<const char*, category_count> category_descriptions = {
+    "weights in the compute dtype",
+    "fp32 gradients",
+    "fp32 master weights and moments",
+    "activations and their gradients",
+    "staging buffers of collectives",
+    "scratch of kernels and libraries, token batches"};
+
+}  // namespace
+
+struct RunRecord::State {
+  State(std::string file_path, const RunFacts& facts, std::int64_t ranks)
+      : path(std::move(file_path)), file(path, hdf5::Access::in_memory) {
+    write_facts(facts);
+    const auto per_rank = [&](const std::string& name, auto& columns,
+                              const char* units, const char* description) {
+      columns.emplace_back(file, name, std::vector<std::int64_t>{ranks}, units,
+                           description);
+    };
+    for (int i = 0; i < phase_count; ++i) {
+      per_rank(fmt::format("timings/{}", phase_names[i]), phases, "ms",
+               phase_descriptions[i]);
+    }
+    per_rank("timings/comm_busy", comm_times, "ms",
+             "the communication lane worked");
+    per_rank("timings/comm_exposed", comm_times, "ms",
+             "the compute lane stood still for communication");
+    per_rank("comm/bytes", comm_counts, "bytes",
+             "payload: an all-reduce of n bytes counts 2n, other collectives n");
+    per_rank("comm/calls", comm_counts, "1", "collectives");
+    for (int i = 0; i < category_count; ++i) {
+      per_rank(fmt::format("memory/{}", category_names[i]), memory, "bytes",
+               category_descriptions[i]);
+    }
+    per_rank("memory/total", memory, "bytes", "held at the end of the step");
+    per_rank("memory/peak", memory, "bytes", "most held at once so far");
+  }
+
+  void write_facts(const RunFacts& facts) {
+    file.set_attribute("schema_version", schema_version);
+    const std::time_t now = std::time(nullptr);
+    file.set_attribute("created",
+                       fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now)));
+    for (const auto& [name, value] : facts.texts) {
+      file.set_attribute(name, value);
+    }
+    for (const auto& [name, value] : facts.integers) {
+      file.set_attribute(name, value);
+    }
+    for (const auto& [name, value] : facts.numbers) {
+      file.set_attribute(name, value);
+    }
+    file.set_attribute("hostnames", facts.hostnames);
+    hdf5::Group config = file.create_group("config");
+    for (const auto& [name, value] : facts.config) {
+      config.set_attribute(name, value);
+    }
+  }
+
+  template <class Visit>
+  void for_each_column(Visit visit) {
+    visit(step), visit(loss), visit(learning_rate), visit(gradient_norm);
+    visit(tokens), visit(validation_step), visit(validation_loss);
+    for (auto& column : phases) visit(column);
+    for (auto& column : comm_times) visit(column);
+    for (auto& column : comm_counts) visit(column);
+    for (auto& column : memory) visit(column);
+  }
+
+  std::string path;
+  hdf5::File file;
+  Integers step{file, "steps/step", {}, "1", "counts from 1"};
+  Reals loss{file, "steps/loss", {}, "nats/token",
+             "mean over the global batch, before the update"};
+  Reals learning_rate{file, "steps/learning_rate", {}, "1",
+                      "used in this step's update"};
+  Reals gradient_norm{file, "steps/gradient_norm", {}, "1",
+                      "global L2 norm before clipping"};
+  Integers tokens{file, "steps/tokens", {}, "tokens", "of the global batch"};
+  Integers validation_step{file, "validation/step", {}, "1",
+                           "the step after which it was computed"};
+  Reals validation_loss{file, "validation/loss", {}, "nats/token",
+                        "mean over ranks and batches"};
+  std::vector<Reals> phases, comm_times;
+  std::vector<Integers> comm_counts, memory;
+
+  Clock::time_point next_flush;
+  std::set<std::string> causes_said;
+  std::vector<std::string> warnings;
+};
+
+RunRecord::RunRecord(std::string path, const RunFacts& facts,
+                     int world_size) {
+  check_writable(path, "the run record");
+  state_ = std::make_unique<State>(std::move(path), facts, world_size);
+  flush();
+  require(state_->warnings.empty(), "{}", fmt::join(state_->warnings, "; "));
+}
+
+RunRecord::~RunRecord() = default;
+
+void RunRecord::add_step(const StepFigures& figures) {
+  State& s = *state_;
+  s.step.add(figures.step);
+  s.loss.add(figures.loss);
+  s.learning_rate.add(figures.learning_rate);
+  s.gradient_norm.add(figures.gradient_norm);
+  s.tokens.add(figures.tokens);
+  for (const RankFigures& rank : figures.ranks) {
+    for (int i = 0; i < phase_count; ++i) s.phases[i].add(rank.phase_ms[i]);
+    s.comm_times[0].add(rank.comm_busy_ms);
+    s.comm_times[1].add(rank.comm_exposed_ms);
+    s.comm_counts[0].add(rank.comm_bytes);
+    s.comm_counts[1].add(rank.comm_calls);
+    for (int i = 0; i < category_count; ++i) {
+      s.memory[i].add(rank.memory.bytes[i]);
+    }
+    s.memory[category_count].add(rank.memory.total);
+    s.memory[category_count + 1].add(rank.memory.peak);
+  }
+}
+
+void RunRecord::add_validation(std::int64_t step, double loss) {
+  state_->validation_step.add(step);
+  state_->validation_loss.add(loss);
+}
+
+void RunRecord::flush_if_due() {
+  if (Clock::now() >= state_->next_flush) flush();
+}
+
+void RunRecord::flush() {
+  State& s = *state_;
+  const auto begin = Clock::now();
+  s.for_each_column([](auto& column) { column.flush(); });
+  try {
+    replace_file(s.path, s.file.image());
+  } catch (const Error& error) {
+    if (s.causes_said.insert(error.what()).second) {
+      s.warnings.push_back(fmt::format(
+          "{}; training goes on and the record is tried again", error.what()));
+    }
+  }
+  // Writing takes at most 1/50 of the time.
+  const auto end = Clock::now();
+  s.next_flush = end + std::max<Clock::duration>(std::chrono::seconds(1),
+                                                 50 * (end - begin));
+}
+
+std::vector<std::string> RunRecord::take_warnings() {
+  return std::exchange(state_->warnings, {});
+}
+
+const std::string& RunRecord::path() const { return state_->path; }
+
+}  // namespace lockstep

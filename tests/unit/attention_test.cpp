@@ -1,0 +1,280 @@
+#include <string>
+
+#include "unit/backends.h"
+#include "unit/exact.h"
+#include "unit/reference.h"
+
+namespace lockstep::test {
+namespace {
+
+// The tensors of one attention and its backward pass, [B, H, T, D] or packed.
+class Attention : public OnBackend {
+ protected:
+  struct Case {
+    std::int64_t batch = 1, heads = 1, queries = 1, keys = 1, dim = 64;
+    bool causal = true;
+  };
+  struct Result {
+    Floats o, lse, dq, dk, dv;
+  };
+
+  // [B, H, T, D]
+  static Heads separate(const Tensor& tensor) {
+    return {tensor.data,
+            tensor.dtype,
+            tensor[0],
+            tensor[2],
+            tensor[1],
+            tensor[3],
+            tensor[1] * tensor[2] * tensor[3],
+            tensor[3],
+            tensor[2] * tensor[3]};
+  }
+
+  Result run(const Case& c, const Floats& q, const Floats& k, const Floats& v,
+             const Floats& dout) {
+    const Shape of_queries{c.batch, c.heads, c.queries, c.dim};
+    const Shape of_keys{c.batch, c.heads, c.keys, c.dim};
+    const Tensor qt = activations(q, of_queries), kt = activations(k, of_keys);
+    const Tensor vt = activations(v, of_keys);
+    const Tensor dot = activations(dout, of_queries);
+    const Tensor o = zeros(dtype(), of_queries);
+    const Tensor lse = zeros(Dtype::f32, {c.batch, c.heads, c.queries});
+    const Tensor dq = zeros(dtype(), of_queries), dk = zeros(dtype(), of_keys);
+    const Tensor dv = zeros(dtype(), of_keys);
+    ops().attention(separate(o), lse, separate(qt), separate(kt), separate(vt),
+                    c.causal);
+    ops().attention_backward(separate(dq), separate(dk), separate(dv),
+                             separate(dot), separate(o), lse, separate(qt),
+                             separate(kt), separate(vt), c.causal);
+    return {get(o), get(lse), get(dq), get(dk), get(dv)};
+  }
+
+  struct Inputs {
+    Floats q, k, v, dout;
+  };
+  Inputs random_inputs(const Case& c) const {
+    const std::int64_t heads = c.batch * c.heads;
+    return {random_activations(heads * c.queries * c.dim, 1),
+            random_activations(heads * c.keys * c.dim, 2),
+            random_activations(heads * c.keys * c.dim, 3),
+            random_activations(heads * c.queries * c.dim, 4)};
+  }
+
+  static exact::Attention exact_result(const Case& c, const Inputs& in) {
+    exact::Attention wanted{c.batch * c.heads,
+                            c.queries,
+                            c.keys,
+                            c.dim,
+                            c.causal,
+                            {},
+                            {},
+                            {},
+                            {},
+                            {}};
+    wanted.run({in.q.begin(), in.q.end()}, {in.k.begin(), in.k.end()},
+               {in.v.begin(), in.v.end()}, {in.dout.begin(), in.dout.end()});
+    return wanted;
+  }
+
+  void expect_close(const Result& got, const exact::Attention& wanted,
+                    const std::string& what) {
+    EXPECT_LE(relative_error(got.o, wanted.o), tolerance()) << what;
+    EXPECT_LE(relative_error(got.lse, wanted.lse), tolerance()) << what;
+    EXPECT_LE(relative_error(got.dv, wanted.dv), tolerance()) << what;
+    if (wanted.keys == 1) return;  // dq and dk are zero: see its own test
+    EXPECT_LE(relative_error(got.dq, wanted.dq), tolerance()) << what;
+    EXPECT_LE(relative_error(got.dk, wanted.dk), tolerance()) << what;
+  }
+
+  void expect_exact(const Case& c) {
+    const Inputs in = random_inputs(c);
+    expect_close(run(c, in.q, in.k, in.v, in.dout), exact_result(c, in),
+                 fmt::format("queries {} keys {} dim {} causal {}", c.queries,
+                             c.keys, c.dim, c.causal));
+  }
+};
+RUN_ON_EVERY_BACKEND(Attention);
+
+TEST_P(Attention, MatchesPyTorchInDoublePrecision) {
+  std::vector<std::string> names = {"cross_d64", "peaky_d64"};
+  for (const int dim : {16, 32, 64, 80, 128}) {
+    for (const char* rest : {"n128_full", "n130_causal", "n77_causal"}) {
+      names.push_back(fmt::format("d{}_{}", dim, rest));
+    }
+  }
+  for (const std::string& name : names) {
+    const std::string group = "attention/" + name + "/";
+    const auto shape = reference_shape(group + "q");
+    const Case c{
+        shape[0], shape[1],
+        shape[2], reference_shape(group + "k")[2],
+        shape[3], reference_flag("attention/" + name, "causal")};
+    const Result got = run(c, reference(group + "q"), reference(group + "k"),
+                           reference(group + "v"), reference(group + "do"));
+    const double limit = tolerance();
+    EXPECT_LE(relative_error(got.o, reference(group + "o")), limit) << name;
+    EXPECT_LE(relative_error(got.lse, reference(group + "lse")), limit) << name;
+    EXPECT_LE(relative_error(got.dq, reference(group + "dq")), limit) << name;
+    EXPECT_LE(relative_error(got.dk, reference(group + "dk")), limit) << name;
+    EXPECT_LE(relative_error(got.dv, reference(group + "dv")), limit) << name;
+  }
+}
+
+TEST_P(Attention, IsRightAtEveryLength) {
+  for (const std::int64_t tokens :
+       {1, 2, 3, 7, 63, 64, 65, 77, 127, 129, 193}) {
+    expect_exact({.batch = 2, .heads = 2, .queries = tokens, .keys = tokens});
+    expect_exact({.heads = 2,
+                  .queries = tokens,
+                  .keys = tokens,
+                  .dim = 32,
+                  .causal = false});
+  }
+}
+
+TEST_P(Attention, IsRightForLongSequences) {
+  expect_exact({.queries = 1000, .keys = 1000});
+}
+
+TEST_P(Attention, TakesMoreQueriesThanKeysAndTheReverse) {
+  for (const auto& [queries, keys] :
+       {std::pair{256, 3}, {1, 1000}, {256, 1}, {65, 129}, {2, 2}}) {
+    expect_exact(
+        {.heads = 2, .queries = queries, .keys = keys, .causal = false});
+  }
+}
+
+TEST_P(Attention, TakesEveryEvenHeadDimension) {
+  for (const std::int64_t dim : {2, 6, 8, 20, 40, 66, 72, 100, 128, 130, 256}) {
+    expect_exact({.heads = 2, .queries = 70, .keys = 70, .dim = dim});
+  }
+}
+
+TEST_P(Attention, ReadsAndWritesPackedRows) {
+  const Case c{.batch = 2, .heads = 3, .queries = 67, .keys = 67, .dim = 32};
+  const std::int64_t rows = c.batch * c.queries, d = c.heads * c.dim;
+  const Inputs in = random_inputs(c);
+  const auto pack = [&](const Floats& values, int part, std::int64_t parts,
+                        Floats& packed) {
+    for (std::int64_t i = 0; i < std::ssize(values); ++i) {
+      const std::int64_t x = i % c.dim, t = i / c.dim % c.queries;
+      const std::int64_t h = i / c.dim / c.queries % c.heads;
+      const std::int64_t b = i / c.dim / c.queries / c.heads;
+      packed[((b * c.queries + t) * parts + part) * d + h * c.dim + x] =
+          values[i];
+    }
+  };
+  Floats packed_in(rows * 3 * d), packed_dout(rows * d);
+  pack(in.q, 0, 3, packed_in);
+  pack(in.k, 1, 3, packed_in);
+  pack(in.v, 2, 3, packed_in);
+  pack(in.dout, 0, 1, packed_dout);
+  const Tensor qkv = activations(packed_in, {rows, 3 * d});
+  const Tensor dout = activations(packed_dout, {rows, d});
+  const Tensor o = zeros(dtype(), {rows, d});
+  const Tensor dqkv = zeros(dtype(), {rows, 3 * d});
+  const Tensor lse = zeros(Dtype::f32, {c.batch, c.heads, c.queries});
+  const auto part = [&](const Tensor& tensor, int index) {
+    return packed_heads(tensor, index, c.batch, c.heads);
+  };
+  const Heads o_heads = row_heads(o, c.batch, c.heads);
+  ops().attention(o_heads, lse, part(qkv, 0), part(qkv, 1), part(qkv, 2), true);
+  ops().attention_backward(part(dqkv, 0), part(dqkv, 1), part(dqkv, 2),
+                           row_heads(dout, c.batch, c.heads), o_heads, lse,
+                           part(qkv, 0), part(qkv, 1), part(qkv, 2), true);
+
+  const Result wanted = run(c, in.q, in.k, in.v, in.dout);
+  Floats packed_o(rows * d), packed_gradients(rows * 3 * d);
+  pack(wanted.o, 0, 1, packed_o);
+  pack(wanted.dq, 0, 3, packed_gradients);
+  pack(wanted.dk, 1, 3, packed_gradients);
+  pack(wanted.dv, 2, 3, packed_gradients);
+  EXPECT_EQ(get(o), packed_o);
+  EXPECT_EQ(get(dqkv), packed_gradients);
+  EXPECT_EQ(get(lse), wanted.lse);
+}
+
+TEST_P(Attention, OfOneTokenIsItsValueExactly) {
+  for (const std::int64_t dim : {20, 64, 128}) {
+    const Case c{.batch = 3, .heads = 2, .dim = dim};
+    const Inputs in = random_inputs(c);
+    const Result got = run(c, in.q, in.k, in.v, in.dout);
+    EXPECT_EQ(got.o, in.v);
+    EXPECT_EQ(got.dv, in.dout);
+    EXPECT_EQ(got.dq, Floats(in.q.size()));
+    EXPECT_EQ(got.dk, Floats(in.k.size()));
+  }
+}
+
+TEST_P(Attention, SurvivesScoresThatWouldOverflow) {
+  const Case c{.queries = 70, .keys = 70};
+  Inputs in = random_inputs(c);
+  for (float& value : in.q) value *= 64;
+  for (float& value : in.k) value *= 64;
+  const exact::Attention wanted = exact_result(c, in);
+  const Result got = run(c, in.q, in.k, in.v, in.dout);
+  for (const Floats* values : {&got.o, &got.lse, &got.dq, &got.dk, &got.dv}) {
+    for (const float value : *values) ASSERT_TRUE(std::isfinite(value));
+  }
+  // A score of 1e4 is known to 1e-3 in fp32, and so is its exponential.
+  EXPECT_LE(relative_error(got.o, wanted.o), 100 * tolerance());
+  EXPECT_LE(relative_error(got.lse, wanted.lse), tolerance());
+}
+
+TEST_P(Attention, TakesManyMoreHeadsThanAGridHasRows) {
+  const Case c{.batch = 8192, .heads = 8, .queries = 4, .keys = 4, .dim = 8};
+  const Inputs in = random_inputs(c);
+  const Result got = run(c, in.q, in.k, in.v, in.dout);
+  const Case one{.queries = 4, .keys = 4, .dim = 8};
+  const auto last = [](const Floats& values) {
+    return Floats(values.end() - 32, values.end());
+  };
+  const Result alone =
+      run(one, last(in.q), last(in.k), last(in.v), last(in.dout));
+  EXPECT_EQ(last(got.o), alone.o);
+  EXPECT_EQ(last(got.dq), alone.dq);
+  EXPECT_EQ(last(got.dk), alone.dk);
+  EXPECT_EQ(last(got.dv), alone.dv);
+}
+
+TEST_P(Attention, GivesTheSameBitsEveryTime) {
+  const Case c{.batch = 2, .heads = 3, .queries = 193, .keys = 193};
+  const Inputs in = random_inputs(c);
+  const Result first = run(c, in.q, in.k, in.v, in.dout);
+  for (int repeat = 0; repeat < 5; ++repeat) {
+    const Result again = run(c, in.q, in.k, in.v, in.dout);
+    EXPECT_EQ(again.o, first.o);
+    EXPECT_EQ(again.dq, first.dq);
+    EXPECT_EQ(again.dk, first.dk);
+    EXPECT_EQ(again.dv, first.dv);
+  }
+}
+
+TEST_P(Attention, RefusesWhatItCannotDo) {
+  const auto attempt = [&](const Case& c) {
+    const Inputs in = random_inputs(c);
+    run(c, in.q, in.k, in.v, in.dout);
+  };
+  EXPECT_THROW(attempt({.queries = 5, .keys = 3}), Error);
+  EXPECT_THROW(attempt({.queries = 0, .keys = 0}), Error);
+  EXPECT_THROW(attempt({.queries = 0, .keys = 3, .causal = false}), Error);
+  EXPECT_THROW(attempt({.queries = 3, .keys = 0, .causal = false}), Error);
+  EXPECT_THROW(attempt({.batch = 0, .queries = 3, .keys = 3}), Error);
+  const Tensor q = zeros(dtype(), {1, 2, 4, 8}),
+               k = zeros(dtype(), {1, 1, 4, 8});
+  const Tensor lse = zeros(Dtype::f32, {1, 2, 4});
+  EXPECT_THROW(ops().attention(separate(q), lse, separate(q), separate(k),
+                               separate(k), false),
+               Error);
+  EXPECT_THROW(ops().attention(separate(q), lse.reshaped({1, 4, 2}),
+                               separate(q), separate(q), separate(q), false),
+               Error);
+  const Tensor ints = zeros(Dtype::i32, {1, 2, 4, 8});
+  EXPECT_THROW(ops().attention(separate(q), lse, separate(ints), separate(q),
+                               separate(q), false),
+               Error);
+}
+
+}  // namespace
+}  // namespace lockstep::test

@@ -1,0 +1,217 @@
+#include "unit/backends.h"
+
+namespace lockstep::test {
+namespace {
+
+class Reductions : public OnBackend {
+ protected:
+  double norm_of(const Tensor& x) {
+    const Tensor total = zeros(Dtype::f64, {1});
+    ops().add_sum_of_squares(total, x);
+    return std::sqrt(get_double(total));
+  }
+};
+RUN_ON_EVERY_BACKEND(Reductions);
+
+TEST_P(Reductions, AddAScaledSum) {
+  for (const std::int64_t count : {1, 7, 1024, 100003}) {
+    const Floats x = random_floats(count, 1);
+    double sum = 0;
+    for (const float value : x) sum += value;
+    const Tensor total = zeros(Dtype::f64, {1});
+    ops().add_sum(total, fp32(x, {count}), 0.5);
+    ops().add_sum(total, fp32(x, {count}), 0.25);
+    EXPECT_NEAR(get_double(total), 0.75 * sum, 1e-9 * double(count));
+  }
+}
+
+TEST_P(Reductions, NormsAreThoseOfDoublePrecision) {
+  EXPECT_NEAR(norm_of(fp32(Floats(40000, 1), {40000})), 200, 1e-9);
+  EXPECT_NEAR(norm_of(fp32(Floats(100, 1e20f), {100})), 1e21, 1e15);
+
+  const std::int64_t count = 3'000'000;
+  const Floats small = random_floats(count, 1, 1e-3f);
+  double squares = 0;
+  for (const float value : small) squares += double(value) * double(value);
+  const double wanted = std::sqrt(squares);
+  EXPECT_NEAR(norm_of(fp32(small, {count})), wanted, 1e-9 * wanted);
+}
+
+TEST_P(Reductions, OfNothingAddNothing) {
+  const Tensor total = zeros(Dtype::f64, {1});
+  const Tensor nothing(nullptr, Dtype::f32, {0});
+  ops().add_sum(total, nothing, 1);
+  ops().add_sum_of_squares(total, nothing);
+  EXPECT_EQ(get_double(total), 0);
+}
+
+TEST_P(Reductions, GiveTheSameBitsEveryTime) {
+  const std::int64_t count = 1'000'003;
+  const Tensor x = fp32(random_floats(count, 1), {count});
+  const double first = norm_of(x);
+  for (int repeat = 0; repeat < 20; ++repeat) EXPECT_EQ(norm_of(x), first);
+}
+
+TEST_P(Reductions, ClipScalesLargeGradientsOnly) {
+  const Tensor squares = zeros(Dtype::f64, {1});
+  const Tensor factor = zeros(Dtype::f32, {1});
+  const auto factor_of = [&](double norm, double clip) {
+    const double value = norm * norm;
+    device().copy_to_device(squares, &value);
+    ops().clip_factor(factor, squares, clip);
+    return get(factor)[0];
+  };
+  EXPECT_FLOAT_EQ(factor_of(200, 1), 1.0f / (200 + 1e-6f));
+  EXPECT_FLOAT_EQ(factor_of(1e21, 1), 1e-21f);
+  EXPECT_EQ(factor_of(0.5, 1), 1);
+  EXPECT_EQ(factor_of(0, 1), 1);
+  EXPECT_EQ(factor_of(200, 0), 1);
+  EXPECT_TRUE(std::isnan(factor_of(NAN, 1)));
+}
+
+TEST_P(Reductions, RefuseWrongDtypes) {
+  const Tensor x = zeros(Dtype::f32, {4}), total = zeros(Dtype::f64, {1});
+  EXPECT_THROW(ops().add_sum(x, x, 1), Error);
+  EXPECT_THROW(ops().add_sum_of_squares(total, total), Error);
+  EXPECT_THROW(ops().clip_factor(total, total, 1), Error);
+}
+
+// AdamW on a small shard, beside the same in double.
+class Adamw : public OnBackend {
+ protected:
+  void start(const Floats& values) {
+    n = std::ssize(values);
+    master = fp32(values, {n});
+    parameters = dtype() == Dtype::f32 ? master : activations(values, {n});
+    gradients = zeros(Dtype::f32, {n});
+    first = zeros(Dtype::f32, {n});
+    second = zeros(Dtype::f32, {n});
+    exact_p.assign(values.begin(), values.end());
+    exact_m.assign(n, 0);
+    exact_v.assign(n, 0);
+  }
+  void step(int t, const Floats& g, float factor = 1) {
+    upload(device(), gradients, g);
+    const AdamwScalars s{lr,
+                         beta1,
+                         beta2,
+                         epsilon,
+                         float(1 - std::pow(double(beta1), t)),
+                         float(1 - std::pow(double(beta2), t))};
+    const Tensor scalars =
+        fp32({&s.learning_rate, adamw_scalar_count}, {adamw_scalar_count});
+    ops().adamw({parameters, master, gradients, first, second, decay}, scalars,
+                fp32(Floats{factor}, {1}));
+    for (std::int64_t i = 0; i < n; ++i) {
+      const double grad = double(factor) * g[i];
+      exact_m[i] = beta1 * exact_m[i] + (1 - beta1) * grad;
+      exact_v[i] = beta2 * exact_v[i] + (1 - beta2) * grad * grad;
+      const double m_hat = exact_m[i] / (1 - std::pow(double(beta1), t));
+      const double v_hat = exact_v[i] / (1 - std::pow(double(beta2), t));
+      exact_p[i] = exact_p[i] * (1 - double(lr) * decay) -
+                   lr * m_hat / (std::sqrt(v_hat) + epsilon);
+    }
+  }
+
+  float lr = 0.02f, beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f, decay = 0.1f;
+  std::int64_t n = 0;
+  Tensor parameters, master, gradients, first, second;
+  Doubles exact_p, exact_m, exact_v;
+};
+RUN_ON_EVERY_BACKEND(Adamw);
+
+TEST_P(Adamw, FollowsDoublePrecisionForTenSteps) {
+  for (const std::int64_t count : {1, 13, 40001}) {
+    start(random_activations(count, 1));
+    for (int t = 1; t <= 10; ++t) {
+      step(t, random_floats(count, unsigned(t) + 1), t % 2 ? 1.0f : 0.25f);
+    }
+    EXPECT_LE(relative_error(get(master), exact_p), 1e-6) << count;
+    EXPECT_LE(relative_error(get(first), exact_m), 1e-6) << count;
+    EXPECT_LE(relative_error(get(second), exact_v), 1e-6) << count;
+    EXPECT_EQ(get(parameters), rounded(get(master))) << count;
+  }
+}
+
+TEST_P(Adamw, DecaysParametersWithoutGradient) {
+  const Floats values = random_activations(100, 1);
+  start(values);
+  step(1, Floats(100));
+  const float keep = float(1 - double(lr) * double(decay));
+  Floats wanted;
+  for (const float value : values) wanted.push_back(value * keep);
+  EXPECT_EQ(get(master), wanted);
+}
+
+TEST_P(Adamw, TakesHugeGradientsThatWereClipped) {
+  start(Floats(100, 1));
+  step(1, Floats(100, 1e20f), 1e-21f);
+  EXPECT_LE(relative_error(get(master), exact_p), 1e-6);
+  EXPECT_NEAR(get(first)[0], 0.01, 1e-6);
+}
+
+TEST_P(Adamw, DoesNothingToAnEmptyShard) {
+  const Tensor none(nullptr, Dtype::f32, {0});
+  ops().adamw({Tensor(nullptr, dtype(), {0}), none, none, none, none, 0.1f},
+              zeros(Dtype::f32, {adamw_scalar_count}), zeros(Dtype::f32, {1}));
+}
+
+TEST_P(Adamw, RefusesStateOfDifferentLengths) {
+  start(Floats(8));
+  const Tensor scalars = zeros(Dtype::f32, {adamw_scalar_count});
+  const Tensor factor = zeros(Dtype::f32, {1});
+  EXPECT_THROW(
+      ops().adamw({parameters, master, gradients.range(0, 7), first, second, 0},
+                  scalars, factor),
+      Error);
+  EXPECT_THROW(ops().adamw({parameters, master, gradients, first, second, 0},
+                           scalars.range(0, 6), factor),
+               Error);
+  EXPECT_THROW(
+      ops().adamw({zeros(Dtype::i32, {8}), master, gradients, first, second, 0},
+                  scalars, factor),
+      Error);
+}
+
+class Cast : public OnBackend {};
+RUN_ON_EVERY_BACKEND(Cast);
+
+TEST_P(Cast, RoundsToTheNearestEven) {
+  Floats x = {1.0f, 1.00390625f, 1.01171875f, -1.00390625f, 3.4e38f, 0.0f};
+  const Floats more = random_floats(100001, 1);
+  x.insert(x.end(), more.begin(), more.end());
+  Floats wanted;
+  for (const float value : x) wanted.push_back(bfloat16(value));
+  EXPECT_EQ(wanted[1], 1.0f);       // a tie goes to the even side below
+  EXPECT_EQ(wanted[2], 1.015625f);  // and above
+
+  const Shape shape{std::ssize(x)};
+  const Tensor narrow = zeros(Dtype::bf16, shape);
+  ops().cast(narrow, fp32(x, shape));
+  EXPECT_EQ(get(narrow), wanted);
+  const Tensor wide = zeros(Dtype::f32, shape);
+  ops().cast(wide, narrow);
+  EXPECT_EQ(get(wide), wanted);
+}
+
+TEST_P(Cast, ScalesInPlace) {
+  const Floats x = random_activations(20001, 1);
+  Floats wanted;
+  for (const float value : x) wanted.push_back(value * 0.3f);
+  for (const Dtype type : {Dtype::f32, dtype()}) {
+    const Tensor values = put(type, x, {20001});
+    ops().scale(values, 0.3f);
+    EXPECT_EQ(get(values), type == dtype() ? rounded(wanted) : wanted);
+  }
+}
+
+TEST_P(Cast, RefusesOtherDtypes) {
+  EXPECT_THROW(ops().cast(zeros(Dtype::f32, {4}), zeros(Dtype::i32, {4})),
+               Error);
+  EXPECT_THROW(ops().cast(zeros(Dtype::bf16, {3}), zeros(Dtype::f32, {4})),
+               Error);
+  EXPECT_THROW(ops().scale(zeros(Dtype::i32, {4}), 2), Error);
+}
+
+}  // namespace
+}  // namespace lockstep::test
