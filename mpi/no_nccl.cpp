@@ -1,10 +1,11 @@
 #include "mpi/communicator.h"
 #include "mpi/mpi_communicator.h"
 
-// Communication of a build without CUDA: all devices are CPUs.
+// The communicators of a build without CUDA: MPI's alone.
 namespace lockstep {
 
-std::unique_ptr<Communicator> make_communicator(World& world, Device&, bool) {
+std::unique_ptr<Communicator> make_communicator(World& world, Device&,
+                                                bool /*share_gpu*/) {
   return make_mpi_communicator(world);
 }
 

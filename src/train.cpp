@@ -42,19 +42,22 @@ int train(World& world, int argc, char** argv) {
   console.ranks(placement.rows);
   for (const std::string& line : placement.warnings) console.warn(line);
 
-  std::unique_ptr<RunRecord> record;  // on rank 0
   world.together([&] {
     if (!world.root()) return;
+    check_writable(options.output, "the run record");
     if (!options.save_weights.empty()) {
       check_writable(options.save_weights, "weights");
     }
-    record = std::make_unique<RunRecord>(
-        options.output,
-        run_facts(options, world, placement, argc, argv),
-        world.size());
   });
 
   Trainer trainer(options, world, placement.backend, *comm, data);
+  std::unique_ptr<RunRecord> record;  // on rank 0
+  world.together([&] {
+    if (!world.root()) return;
+    record = std::make_unique<RunRecord>(
+        options.output, run_facts(options, world, placement, argc, argv),
+        world.size());
+  });
   const Device& device = *placement.backend.device;
   console.model(options.model, options, device.ledger().figures(),
                 world.size());

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "cuda/attention/attention.h"
+#include "cuda/attention/kernels.h"
 #include "cuda/cuda_error.h"
 
 // What the attention kernels share.

@@ -54,10 +54,8 @@ void scale(const Launch& launch, T* x, std::int64_t n, float factor) {
   scaled_copy(launch, x, x, n, factor);
 }
 
-template void cast(const Launch&, float*, const float*, std::int64_t);
 template void cast(const Launch&, float*, const bf16*, std::int64_t);
 template void cast(const Launch&, bf16*, const float*, std::int64_t);
-template void cast(const Launch&, bf16*, const bf16*, std::int64_t);
 template void scale(const Launch&, float*, std::int64_t, float);
 template void scale(const Launch&, bf16*, std::int64_t, float);
 

@@ -99,12 +99,12 @@ std::string model_summary(const ModelConfig& config, const Options& options,
   return fmt::format(
       "\nmodel     {} layers, d_model {}, d_ff {}, {} heads, vocabulary {}: "
       "{} parameters, {}FLOP a token\n"
-      "step      {} sequences of {} tokens, {} ranks, {} precision, --sync {}\n"
+      "step      {} sequences of {} tokens, {} rank{}, {} precision, --sync {}\n"
       "memory    {} a rank: {}\n\n",
       config.num_layers, config.d_model, config.d_ff, config.num_heads,
       config.vocab_size, short_number(double(config.parameters())),
       short_number(config.flops_per_token()), sequences, config.context_length,
-      world_size, name_of(options.precision), options.sync,
+      world_size, world_size == 1 ? "" : "s", name_of(options.precision), options.sync,
       format_bytes(double(memory.total)), held);
 }
 

@@ -149,7 +149,6 @@ struct RunRecord::State {
 
 RunRecord::RunRecord(std::string path, const RunFacts& facts,
                      int world_size) {
-  check_writable(path, "the run record");
   state_ = std::make_unique<State>(std::move(path), facts, world_size);
   flush();
   require(state_->warnings.empty(), "{}", fmt::join(state_->warnings, "; "));

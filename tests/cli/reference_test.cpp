@@ -11,6 +11,10 @@ struct Case {
   int ranks;
 };
 
+void PrintTo(const Case& at, std::ostream* out) {
+  *out << at.name << " on " << at.ranks;
+}
+
 class Reference : public TrainTest,
                   public testing::WithParamInterface<Case> {};
 
@@ -63,8 +67,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Case{"test", 1}, Case{"test", 2}, Case{"test", 4},
                     Case{"odd", 1}, Case{"odd", 2}, Case{"odd", 4},
                     Case{"head80", 1}, Case{"head80", 2}, Case{"head80", 4}),
-    [](const auto& info) {
-      return fmt::format("{}_{}_ranks", info.param.name, info.param.ranks);
+    [](const auto& at) {
+      return fmt::format("{}_{}_ranks", at.param.name, at.param.ranks);
     });
 
 }  // namespace

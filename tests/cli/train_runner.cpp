@@ -29,6 +29,9 @@ std::string contents(const std::filesystem::path& file) {
 }  // namespace
 
 TrainTest::TrainTest() {
+  // Test machines are often root's containers.
+  setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+  setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
   std::string pattern =
       (std::filesystem::temp_directory_path() / "lockstep-cli-XXXXXX").string();
   folder_ = mkdtemp(pattern.data());

@@ -173,7 +173,9 @@ TEST(Communicator, BooksTheWaitOfComputeAsExposed) {
   comm->all_reduce(buffer.tensor(), Reduction::sum);
   comm->join(*backend.device, comm->record());
   const double exposed = comm->figures_of(1).exposed_ms;
-  if (world().size() > 1 && world().rank() == 0) EXPECT_GT(exposed, 20);
+  if (world().size() > 1 && world().rank() == 0) {
+    EXPECT_GT(exposed, 20);
+  }
 }
 
 }  // namespace

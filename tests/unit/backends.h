@@ -17,32 +17,6 @@ namespace lockstep::test {
 using Floats = std::vector<float>;
 using Doubles = std::vector<double>;
 
-// A backend that a suite runs on; its name ends the names of the tests.
-struct BackendCase {
-  const char* name;
-  Device::Kind kind;
-  Precision precision;
-};
-inline void PrintTo(const BackendCase& backend, std::ostream* out) {
-  *out << backend.name;
-}
-
-inline const std::vector<BackendCase> every_backend = {
-    {"Cpu_fp32", Device::Kind::cpu, Precision::fp32},
-    {"Cpu_bf16", Device::Kind::cpu, Precision::bf16},
-    {"Cuda_fp32", Device::Kind::cuda, Precision::fp32},
-    {"Cuda_tf32", Device::Kind::cuda, Precision::tf32},
-    {"Cuda_bf16", Device::Kind::cuda, Precision::bf16},
-};
-
-// Runs every TEST_P of `suite`, a class derived from OnBackend, on all of them.
-#define RUN_ON_EVERY_BACKEND(suite)                                         \
-  INSTANTIATE_TEST_SUITE_P(                                                 \
-      On, suite, testing::ValuesIn(::lockstep::test::every_backend),        \
-      [](const testing::TestParamInfo<::lockstep::test::BackendCase>& at) { \
-        return std::string(at.param.name);                                  \
-      })
-
 // ‖a − b‖ / ‖b‖, or ‖a‖ where b is zero; NaN where either has one.
 template <class A, class B>
 double relative_error(const A& a, const B& b) {
@@ -74,9 +48,41 @@ inline std::vector<std::int32_t> random_ids(std::int64_t count,
   return ids;
 }
 
+}  // namespace lockstep::test
+
+namespace lockstep {
+
+// A backend that a suite runs on; its name ends the names of the tests.
+struct BackendCase {
+  const char* name;
+  Device::Kind kind;
+  Precision precision;
+};
+inline void PrintTo(const BackendCase& backend, std::ostream* out) {
+  *out << backend.name;
+}
+
+inline const std::vector<BackendCase> every_backend = {
+    {"Cpu_fp32", Device::Kind::cpu, Precision::fp32},
+    {"Cpu_bf16", Device::Kind::cpu, Precision::bf16},
+    {"Cuda_fp32", Device::Kind::cuda, Precision::fp32},
+    {"Cuda_tf32", Device::Kind::cuda, Precision::tf32},
+    {"Cuda_bf16", Device::Kind::cuda, Precision::bf16},
+};
+
+// Runs every TEST_P of `suite`, a class derived from BackendTest, on all of
+// them.
+#define INSTANTIATE_BACKENDS(suite)                                   \
+  INSTANTIATE_TEST_SUITE_P(                                           \
+      On, suite, testing::ValuesIn(::lockstep::every_backend),        \
+      [](const testing::TestParamInfo<::lockstep::BackendCase>& at) { \
+        return std::string(at.param.name);                            \
+      })
+
 // A test on one backend, with tensors that live as long as the test.
-class OnBackend : public testing::TestWithParam<BackendCase> {
+class BackendTest : public testing::TestWithParam<BackendCase> {
  protected:
+  using Floats = test::Floats;
   void SetUp() override {
     if (GetParam().kind == Device::Kind::cpu) {
       backend_ = make_cpu_backend(2, precision());
@@ -89,6 +95,7 @@ class OnBackend : public testing::TestWithParam<BackendCase> {
   Precision precision() const { return GetParam().precision; }
   Dtype dtype() const { return compute_dtype(precision()); }
   bool on_cpu() const { return GetParam().kind == Device::Kind::cpu; }
+  Backend& backend() { return backend_; }
   Device& device() { return *backend_.device; }
   Ops& ops() { return *backend_.ops; }
 
@@ -152,7 +159,7 @@ class OnBackend : public testing::TestWithParam<BackendCase> {
   }
   Floats random_activations(std::int64_t count, unsigned seed,
                             float deviation = 1) const {
-    return rounded(random_floats(count, seed, deviation));
+    return rounded(test::random_floats(count, seed, deviation));
   }
 
   std::int64_t workspace_bytes() {
@@ -160,8 +167,9 @@ class OnBackend : public testing::TestWithParam<BackendCase> {
         Category::workspace)];
   }
 
+ private:
   Backend backend_;
   std::vector<Buffer> memory_;
 };
 
-}  // namespace lockstep::test
+}  // namespace lockstep

@@ -7,7 +7,7 @@ namespace {
 
 // --- RMSNorm
 // ------------------------------------------------------------------
-class RmsNorm : public OnBackend {
+class RmsNorm : public BackendTest {
  protected:
   struct Result {
     Floats y, residual, dresidual, dweight;
@@ -30,7 +30,7 @@ class RmsNorm : public OnBackend {
     return {get(y), get(residual), get(dresidual), get(dweight)};
   }
 };
-RUN_ON_EVERY_BACKEND(RmsNorm);
+INSTANTIATE_BACKENDS(RmsNorm);
 
 TEST_P(RmsNorm, MatchesPyTorchInDoublePrecision) {
   const Floats x = reference("ops/rmsnorm/x");
@@ -122,7 +122,7 @@ TEST_P(RmsNorm, RefusesWrongShapes) {
 
 // --- RoPE
 // ---------------------------------------------------------------------
-class Rope : public OnBackend {
+class Rope : public BackendTest {
  protected:
   // Rotates x, one head of dimension `dim` a token, as tokens first, first+1, …
   Floats rotate(const Floats& x, std::int64_t dim, std::int64_t first,
@@ -149,7 +149,7 @@ class Rope : public OnBackend {
   // Elementwise operations never use TF32.
   double rounding() const { return dtype() == Dtype::bf16 ? 3e-3 : 1e-6; }
 };
-RUN_ON_EVERY_BACKEND(Rope);
+INSTANTIATE_BACKENDS(Rope);
 
 TEST_P(Rope, MatchesPyTorchInDoublePrecision) {
   const auto shape = reference_shape("ops/rope/x");  // [B, H, T, D]
@@ -245,7 +245,7 @@ TEST_P(Rope, RefusesOddHeadsAndShortTables) {
 
 // --- SwiGLU
 // -------------------------------------------------------------------
-class Swiglu : public OnBackend {
+class Swiglu : public BackendTest {
  protected:
   static Floats joined(const Floats& gate, const Floats& up,
                        std::int64_t width) {
@@ -257,7 +257,7 @@ class Swiglu : public OnBackend {
     return rows;
   }
 };
-RUN_ON_EVERY_BACKEND(Swiglu);
+INSTANTIATE_BACKENDS(Swiglu);
 
 TEST_P(Swiglu, MatchesPyTorchInDoublePrecision) {
   const auto shape = reference_shape("ops/swiglu/y");
@@ -319,8 +319,8 @@ TEST_P(Swiglu, RefusesWrongShapes) {
 
 // --- embedding
 // ------------------------------------------------------------------
-class Embedding : public OnBackend {};
-RUN_ON_EVERY_BACKEND(Embedding);
+class Embedding : public BackendTest {};
+INSTANTIATE_BACKENDS(Embedding);
 
 TEST_P(Embedding, PicksRows) {
   for (const std::int64_t width : {1, 7, 16, 127}) {

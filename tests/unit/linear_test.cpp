@@ -13,7 +13,7 @@ constexpr Sizes sizes_to_try[] = {{1, 1, 1},    {1, 7, 5},     {2, 8, 16},
                                   {7, 16, 24},  {77, 13, 127}, {65, 127, 40},
                                   {33, 257, 96}};
 
-class Linear : public OnBackend {
+class Linear : public BackendTest {
  protected:
   void use(const Sizes& sizes) {
     s = sizes;
@@ -48,7 +48,7 @@ class Linear : public OnBackend {
   Sizes s{};
   Floats x, w, dy;
 };
-RUN_ON_EVERY_BACKEND(Linear);
+INSTANTIATE_BACKENDS(Linear);
 
 TEST_P(Linear, MultipliesRowsByTheTransposedWeight) {
   for (const Sizes& sizes : sizes_to_try) {

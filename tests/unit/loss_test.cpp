@@ -5,7 +5,7 @@
 namespace lockstep::test {
 namespace {
 
-class CrossEntropy : public OnBackend {
+class CrossEntropy : public BackendTest {
  protected:
   struct Result {
     Floats losses, gradient;  // gradient [rows, stride]
@@ -69,7 +69,7 @@ class CrossEntropy : public OnBackend {
     return gradient;
   }
 };
-RUN_ON_EVERY_BACKEND(CrossEntropy);
+INSTANTIATE_BACKENDS(CrossEntropy);
 
 TEST_P(CrossEntropy, MatchesPyTorchInDoublePrecision) {
   expect_reference("ops/cross_entropy_normal/");

@@ -3,7 +3,7 @@
 namespace lockstep::test {
 namespace {
 
-class Reductions : public OnBackend {
+class Reductions : public BackendTest {
  protected:
   double norm_of(const Tensor& x) {
     const Tensor total = zeros(Dtype::f64, {1});
@@ -11,7 +11,7 @@ class Reductions : public OnBackend {
     return std::sqrt(get_double(total));
   }
 };
-RUN_ON_EVERY_BACKEND(Reductions);
+INSTANTIATE_BACKENDS(Reductions);
 
 TEST_P(Reductions, AddAScaledSum) {
   for (const std::int64_t count : {1, 7, 1024, 100003}) {
@@ -77,7 +77,7 @@ TEST_P(Reductions, RefuseWrongDtypes) {
 }
 
 // AdamW on a small shard, beside the same in double.
-class Adamw : public OnBackend {
+class Adamw : public BackendTest {
  protected:
   void start(const Floats& values) {
     n = std::ssize(values);
@@ -118,7 +118,7 @@ class Adamw : public OnBackend {
   Tensor parameters, master, gradients, first, second;
   Doubles exact_p, exact_m, exact_v;
 };
-RUN_ON_EVERY_BACKEND(Adamw);
+INSTANTIATE_BACKENDS(Adamw);
 
 TEST_P(Adamw, FollowsDoublePrecisionForTenSteps) {
   for (const std::int64_t count : {1, 13, 40001}) {
@@ -173,8 +173,8 @@ TEST_P(Adamw, RefusesStateOfDifferentLengths) {
       Error);
 }
 
-class Cast : public OnBackend {};
-RUN_ON_EVERY_BACKEND(Cast);
+class Cast : public BackendTest {};
+INSTANTIATE_BACKENDS(Cast);
 
 TEST_P(Cast, RoundsToTheNearestEven) {
   Floats x = {1.0f, 1.00390625f, 1.01171875f, -1.00390625f, 3.4e38f, 0.0f};

@@ -1,0 +1,308 @@
+#include "cuda/cuda_ops.h"
+
+#include "cuda/attention/attention.h"
+#include "ops/cpu/checks.h"
+
+namespace lockstep {
+namespace {
+
+using kernels::bf16;
+
+// The memory of a tensor whose dtype has been checked; T may be const.
+template <class T>
+T* as(const Tensor& tensor) {
+  return static_cast<T*>(tensor.data);
+}
+
+// A matrix as rows of its first `columns` columns.
+template <class T>
+kernels::Rows<T> rows_of(const Tensor& matrix, std::int64_t columns) {
+  return {as<T>(matrix), matrix[0], columns, matrix[1]};
+}
+template <class T>
+kernels::Rows<T> rows_of(const Tensor& matrix) {
+  return rows_of<T>(matrix, matrix[1]);
+}
+
+// The first `columns` columns of a matrix as an operand of a product.
+Operand operand(const Tensor& matrix, std::int64_t columns) {
+  return {matrix.data, matrix.dtype, matrix[0], columns, matrix[1], false};
+}
+Operand operand(const Tensor& matrix) { return operand(matrix, matrix[1]); }
+Operand transposed(const Operand& matrix) {
+  return {matrix.data,    matrix.dtype,  matrix.columns,
+          matrix.rows,    matrix.stride, !matrix.transposed};
+}
+
+}  // namespace
+
+CudaOps::CudaOps(CudaDevice& device, Precision precision)
+    : launch_{device.stream(), device.multiprocessors()},
+      dtype_(compute_dtype(precision)),
+      gemm_(device, precision),
+      scratch_(device, "scratch of kernels") {}
+
+template <class Body>
+void CudaOps::with_storage(Body body) const {
+  dtype_ == Dtype::bf16 ? body(bf16{}) : body(float{});
+}
+
+void CudaOps::embedding(const Tensor& out, const Tensor& weight,
+                        const Tensor& ids) {
+  check_matrix(out, dtype_, "embedding: out");
+  check_matrix(weight, dtype_, "embedding: weight");
+  check(out, dtype_, {out[0], weight[1]}, "embedding: out");
+  check(ids, Dtype::i32, {out[0]}, "embedding: ids");
+  with_storage([&]<class T>(T) {
+    kernels::embedding<T>(launch_, rows_of<T>(out), as<const T>(weight),
+                          as<const std::int32_t>(ids));
+  });
+}
+
+void CudaOps::embedding_backward(const Tensor& dweight, const Tensor& dout,
+                                 const Tensor& ids) {
+  check_matrix(dweight, Dtype::f32, "embedding_backward: dweight");
+  check_matrix(dout, dtype_, "embedding_backward: dout");
+  check(dout, dtype_, {dout[0], dweight[1]}, "embedding_backward: dout");
+  check(ids, Dtype::i32, {dout[0]}, "embedding_backward: ids");
+  void* scratch = scratch_.at_least(
+      kernels::embedding_backward_bytes(dout[0], dout[1], dweight[0]));
+  with_storage([&]<class T>(T) {
+    kernels::embedding_backward<T>(launch_, as<float>(dweight),
+                                   rows_of<const T>(dout),
+                                   as<const std::int32_t>(ids), dweight[0],
+                                   scratch);
+  });
+}
+
+void CudaOps::rmsnorm(const Tensor& y, const Tensor& residual,
+                      const Tensor& inverse_rms, const Tensor& x,
+                      const Tensor& add, const Tensor& weight) {
+  check_matrix(x, dtype_, "rmsnorm: x");
+  check(y, dtype_, x.shape, "rmsnorm: y");
+  check(residual, dtype_, x.shape, "rmsnorm: residual");
+  check(inverse_rms, Dtype::f32, {x[0]}, "rmsnorm: inverse_rms");
+  check(weight, dtype_, {x[1]}, "rmsnorm: weight");
+  if (add) check(add, dtype_, x.shape, "rmsnorm: add");
+  with_storage([&]<class T>(T) {
+    kernels::rmsnorm<T>(
+        launch_, {as<T>(y), as<T>(residual), as<float>(inverse_rms),
+                  rows_of<const T>(x), as<const T>(add), as<const T>(weight)});
+  });
+}
+
+void CudaOps::rmsnorm_backward(const Tensor& dresidual, const Tensor& dweight,
+                               const Tensor& dy, const Tensor& residual,
+                               const Tensor& inverse_rms,
+                               const Tensor& weight) {
+  check_matrix(dy, dtype_, "rmsnorm_backward: dy");
+  check(dresidual, dtype_, dy.shape, "rmsnorm_backward: dresidual");
+  check(dweight, Dtype::f32, {dy[1]}, "rmsnorm_backward: dweight");
+  check(residual, dtype_, dy.shape, "rmsnorm_backward: residual");
+  check(inverse_rms, Dtype::f32, {dy[0]}, "rmsnorm_backward: inverse_rms");
+  check(weight, dtype_, {dy[1]}, "rmsnorm_backward: weight");
+  void* scratch = scratch_.at_least(
+      kernels::rmsnorm_backward_bytes(launch_, dy[0], dy[1]));
+  with_storage([&]<class T>(T) {
+    kernels::rmsnorm_backward<T>(
+        launch_,
+        {as<T>(dresidual), as<float>(dweight), as<const T>(dy),
+         rows_of<const T>(residual), as<const float>(inverse_rms),
+         as<const T>(weight)},
+        scratch);
+  });
+}
+
+void CudaOps::linear(const Tensor& y, const Tensor& x, const Tensor& weight) {
+  check_matrix(weight, dtype_, "linear: weight");
+  check_matrix(x, dtype_, "linear: x");
+  check(x, dtype_, {x[0], weight[1]}, "linear: x");
+  check_wide(y, dtype_, x[0], weight[0], "linear: y");
+  gemm_.multiply(operand(x), transposed(operand(weight)), y.data, dtype_, y[1],
+                 /*accumulate=*/false);
+}
+
+void CudaOps::linear_backward_input(const Tensor& dx, const Tensor& dy,
+                                    const Tensor& weight) {
+  check_matrix(weight, dtype_, "linear_backward_input: weight");
+  check_matrix(dx, dtype_, "linear_backward_input: dx");
+  check(dx, dtype_, {dx[0], weight[1]}, "linear_backward_input: dx");
+  check_wide(dy, dtype_, dx[0], weight[0], "linear_backward_input: dy");
+  gemm_.multiply(operand(dy, weight[0]), operand(weight), dx.data, dtype_,
+                 dx[1], /*accumulate=*/false);
+}
+
+void CudaOps::linear_backward_weight(const Tensor& dweight, const Tensor& dy,
+                                     const Tensor& x) {
+  check_matrix(dweight, Dtype::f32, "linear_backward_weight: dweight");
+  check_matrix(x, dtype_, "linear_backward_weight: x");
+  check(x, dtype_, {x[0], dweight[1]}, "linear_backward_weight: x");
+  check_wide(dy, dtype_, x[0], dweight[0], "linear_backward_weight: dy");
+  gemm_.multiply(transposed(operand(dy, dweight[0])), operand(x), dweight.data,
+                 Dtype::f32, dweight[1], /*accumulate=*/true);
+}
+
+void CudaOps::rope(const Heads& x, const Tensor& table, Pass pass) {
+  check_heads(x, dtype_, "rope: x");
+  require(x.head_dim % 2 == 0, "rope: heads of {}, wanted an even number",
+          x.head_dim);
+  require(table.shape.rank() == 3 && table[0] >= x.tokens,
+          "rope: a table of shape {} for {} tokens", table.shape.text(),
+          x.tokens);
+  check(table, Dtype::f32, {table[0], x.head_dim / 2, 2}, "rope: table");
+  with_storage([&]<class T>(T) {
+    kernels::rope<T>(launch_,
+                     {static_cast<T*>(x.data), x.batch, x.tokens, x.heads,
+                      x.head_dim, x.batch_stride, x.token_stride, x.head_stride,
+                      as<const float>(table),
+                      pass == Pass::forward ? 1.0f : -1.0f});
+  });
+}
+
+void CudaOps::attention(const Heads& o, const Tensor& lse, const Heads& q,
+                        const Heads& k, const Heads& v, bool causal) {
+  check_attention(lse, q, k, v, causal, dtype_);
+  check_heads_like(o, q, "attention: o");
+  attention::forward(launch_.stream, o, as<float>(lse), q, k, v, causal);
+}
+
+void CudaOps::attention_backward(const Heads& dq, const Heads& dk,
+                                 const Heads& dv, const Heads& dout,
+                                 const Heads& o, const Tensor& lse,
+                                 const Heads& q, const Heads& k,
+                                 const Heads& v, bool causal) {
+  check_attention(lse, q, k, v, causal, dtype_);
+  check_heads_like(o, q, "attention_backward: o");
+  check_heads_like(dout, q, "attention_backward: dout");
+  check_heads_like(dq, q, "attention_backward: dq");
+  check_heads_like(dk, k, "attention_backward: dk");
+  check_heads_like(dv, k, "attention_backward: dv");
+  auto* delta = static_cast<float*>(scratch_.at_least(lse.bytes()));
+  attention::backward(launch_.stream, {dq, dk, dv, dout, o, q, k, v},
+                      as<const float>(lse), delta, causal);
+}
+
+void CudaOps::swiglu(const Tensor& y, const Tensor& gate_up) {
+  check_matrix(y, dtype_, "swiglu: y");
+  check(gate_up, dtype_, {y[0], 2 * y[1]}, "swiglu: gate_up");
+  with_storage([&]<class T>(T) {
+    kernels::swiglu<T>(launch_, rows_of<T>(y), as<const T>(gate_up));
+  });
+}
+
+void CudaOps::swiglu_backward(const Tensor& dgate_up, const Tensor& dy,
+                              const Tensor& gate_up) {
+  check_matrix(dy, dtype_, "swiglu_backward: dy");
+  check(gate_up, dtype_, {dy[0], 2 * dy[1]}, "swiglu_backward: gate_up");
+  check(dgate_up, dtype_, {dy[0], 2 * dy[1]}, "swiglu_backward: dgate_up");
+  with_storage([&]<class T>(T) {
+    kernels::swiglu_backward<T>(launch_, rows_of<const T>(dy), as<T>(dgate_up),
+                                as<const T>(gate_up));
+  });
+}
+
+void CudaOps::cross_entropy(const Tensor& losses, const Tensor& logits,
+                            const Tensor& targets, std::int64_t vocabulary) {
+  check_matrix(logits, dtype_, "cross_entropy: logits");
+  check_wide(logits, dtype_, logits[0], vocabulary, "cross_entropy: logits");
+  check(losses, Dtype::f32, {logits[0]}, "cross_entropy: losses");
+  check(targets, Dtype::i32, {logits[0]}, "cross_entropy: targets");
+  with_storage([&]<class T>(T) {
+    kernels::cross_entropy<T>(launch_, as<float>(losses),
+                              rows_of<const T>(logits, vocabulary),
+                              as<const std::int32_t>(targets));
+  });
+}
+
+void CudaOps::cross_entropy_backward(const Tensor& losses, const Tensor& logits,
+                                     const Tensor& targets,
+                                     std::int64_t vocabulary, float scale) {
+  check_matrix(logits, dtype_, "cross_entropy_backward: logits");
+  check_wide(logits, dtype_, logits[0], vocabulary,
+             "cross_entropy_backward: logits");
+  check(losses, Dtype::f32, {logits[0]}, "cross_entropy_backward: losses");
+  check(targets, Dtype::i32, {logits[0]}, "cross_entropy_backward: targets");
+  with_storage([&]<class T>(T) {
+    kernels::cross_entropy_backward<T>(launch_, as<float>(losses),
+                                       rows_of<T>(logits, vocabulary),
+                                       as<const std::int32_t>(targets), scale);
+  });
+}
+
+void CudaOps::add_sum(const Tensor& total, const Tensor& x, double scale) {
+  check_count(total, Dtype::f64, 1, "add_sum: total");
+  check_count(x, Dtype::f32, x.elements(), "add_sum: x");
+  kernels::add_sum(launch_, as<double>(total), as<const float>(x), x.elements(),
+                   scale, scratch_.at_least(kernels::reduction_bytes));
+}
+
+void CudaOps::add_sum_of_squares(const Tensor& total, const Tensor& x) {
+  check_count(total, Dtype::f64, 1, "add_sum_of_squares: total");
+  check_count(x, Dtype::f32, x.elements(), "add_sum_of_squares: x");
+  kernels::add_sum_of_squares(launch_, as<double>(total), as<const float>(x),
+                              x.elements(),
+                              scratch_.at_least(kernels::reduction_bytes));
+}
+
+void CudaOps::clip_factor(const Tensor& factor, const Tensor& sum_of_squares,
+                          double clip) {
+  check_count(factor, Dtype::f32, 1, "clip_factor: factor");
+  check_count(sum_of_squares, Dtype::f64, 1, "clip_factor: sum_of_squares");
+  kernels::clip_factor(launch_, as<float>(factor),
+                       as<const double>(sum_of_squares), clip);
+}
+
+void CudaOps::adamw(const AdamwRange& range, const Tensor& scalars,
+                    const Tensor& factor) {
+  const std::int64_t count = range.master.elements();
+  check_count(range.parameters, dtype_, count, "adamw: parameters");
+  check_count(range.master, Dtype::f32, count, "adamw: master");
+  check_count(range.gradients, Dtype::f32, count, "adamw: gradients");
+  check_count(range.first_moment, Dtype::f32, count, "adamw: first_moment");
+  check_count(range.second_moment, Dtype::f32, count, "adamw: second_moment");
+  check_count(scalars, Dtype::f32, adamw_scalar_count, "adamw: scalars");
+  check_count(factor, Dtype::f32, 1, "adamw: factor");
+  if (count == 0) return;
+  const bool same_memory = range.parameters.data == range.master.data;
+  with_storage([&]<class T>(T) {
+    kernels::adamw<T>(launch_,
+                      {same_memory ? nullptr : as<T>(range.parameters),
+                       as<float>(range.master), as<const float>(range.gradients),
+                       as<float>(range.first_moment),
+                       as<float>(range.second_moment), count,
+                       range.weight_decay, as<const float>(scalars),
+                       as<const float>(factor)});
+  });
+}
+
+void CudaOps::cast(const Tensor& out, const Tensor& x) {
+  check_count(out, out.dtype, x.elements(), "cast: out");
+  check_count(x, x.dtype, x.elements(), "cast: x");
+  const std::int64_t n = x.elements();
+  if (x.dtype == Dtype::f32 && out.dtype == Dtype::bf16) {
+    if (n > 0) kernels::cast(launch_, as<bf16>(out), as<const float>(x), n);
+  } else if (x.dtype == Dtype::bf16 && out.dtype == Dtype::f32) {
+    if (n > 0) kernels::cast(launch_, as<float>(out), as<const bf16>(x), n);
+  } else {
+    fail("cast: from {} to {}, but only f32 and bf16 change into each other",
+         name_of(x.dtype), name_of(out.dtype));
+  }
+}
+
+void CudaOps::scale(const Tensor& x, float factor) {
+  check_count(x, x.dtype, x.elements(), "scale: x");
+  require(x.dtype == Dtype::f32 || x.dtype == Dtype::bf16,
+          "scale: x is {}, wanted f32 or bf16", name_of(x.dtype));
+  const std::int64_t n = x.elements();
+  if (n == 0) return;
+  x.dtype == Dtype::f32 ? kernels::scale(launch_, as<float>(x), n, factor)
+                        : kernels::scale(launch_, as<bf16>(x), n, factor);
+}
+
+Backend make_cuda_backend(int ordinal, Precision precision) {
+  auto device = std::make_unique<CudaDevice>(ordinal);
+  auto ops = std::make_unique<CudaOps>(*device, precision);
+  return {std::move(device), std::move(ops)};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,168 @@
+#include <nccl.h>
+
+#include <cstdlib>
+#include <exception>
+#include <thread>
+
+#include "cuda/cuda_device.h"
+#include "cuda/cuda_lane.h"
+#include "cuda/handles.h"
+#include "mpi/communicator.h"
+#include "mpi/mpi_communicator.h"
+#include "mpi/world.h"
+
+namespace lockstep {
+namespace {
+
+void check_nccl(ncclResult_t result, const char* call,
+                ncclComm_t comm = nullptr) {
+  if (result == ncclSuccess) return;
+  const std::string detail = ncclGetLastError(comm);
+  fail("{} failed: {}{}{}; NCCL_DEBUG=INFO tells more", call,
+       ncclGetErrorString(result), detail.empty() ? "" : ": ", detail);
+}
+
+ncclDataType_t type_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::f64: return ncclFloat64;
+    case Dtype::f32: return ncclFloat32;
+    case Dtype::bf16: return ncclBfloat16;
+    case Dtype::i32: return ncclInt32;
+  }
+  return ncclFloat32;
+}
+
+ncclRedOp_t operation_of(Reduction reduction) {
+  return reduction == Reduction::average ? ncclAvg : ncclSum;
+}
+
+// Collectives by NCCL on a stream of their own.
+class NcclCommunicator : public Communicator {
+ public:
+  NcclCommunicator(World& world, CudaDevice& device)
+      : rank_(world.rank()), size_(world.size()) {
+    check_cuda(cudaSetDevice(device.ordinal()), "cudaSetDevice");
+    ncclUniqueId id{};
+    world.together([&] {
+      if (world.root()) check_nccl(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    });
+    world.broadcast(&id, sizeof id);
+    world.together([&] {
+      check_nccl(ncclCommInitRank(comm_.out(), size_, id, rank_),
+                 "ncclCommInitRank");
+    });
+  }
+  // Between ranks that all end normally, what is under way is finished. While
+  // an exception passes, other ranks may be gone, and nothing is waited for.
+  ~NcclCommunicator() override {
+    if (std::uncaught_exceptions() > exceptions_at_start_) {
+      ncclCommAbort(comm_.release());
+    } else {
+      cudaStreamSynchronize(lane_.stream());
+    }
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  Event record() override { return lane_.record(); }
+  void wait(const Event& event) override { lane_.wait(event); }
+  // Looks for errors of NCCL's own threads while it waits: they would leave
+  // the stream standing for ever.
+  void synchronize() override {
+    while (true) {
+      const cudaError_t state = cudaStreamQuery(lane_.stream());
+      check_async();
+      if (state == cudaSuccess) return;
+      if (state != cudaErrorNotReady) check_cuda(state, "cudaStreamQuery");
+      std::this_thread::yield();
+    }
+  }
+
+ protected:
+  void do_all_reduce(const Tensor& buffer, Reduction reduction) override {
+    check(ncclAllReduce(buffer.data, buffer.data, buffer.elements(),
+                        type_of(buffer.dtype), operation_of(reduction),
+                        comm_.get(), lane_.stream()),
+          "ncclAllReduce");
+  }
+  void do_reduce_scatter(const Tensor& shard, const Tensor& whole,
+                         Reduction reduction) override {
+    check(ncclReduceScatter(whole.data, shard.data, shard.elements(),
+                            type_of(shard.dtype), operation_of(reduction),
+                            comm_.get(), lane_.stream()),
+          "ncclReduceScatter");
+  }
+  void do_all_gather(const Tensor& whole, const Tensor& shard) override {
+    check(ncclAllGather(shard.data, whole.data, shard.elements(),
+                        type_of(shard.dtype), comm_.get(), lane_.stream()),
+          "ncclAllGather");
+  }
+  void do_broadcast(const Tensor& buffer, int root) override {
+    check(ncclBroadcast(buffer.data, buffer.data, buffer.elements(),
+                        type_of(buffer.dtype), root, comm_.get(),
+                        lane_.stream()),
+          "ncclBroadcast");
+  }
+
+ private:
+  void check(ncclResult_t result, const char* call) const {
+    check_nccl(result, call, comm_.get());
+  }
+  void check_async() const {
+    ncclResult_t result = ncclSuccess;
+    check(ncclCommGetAsyncError(comm_.get(), &result), "ncclCommGetAsyncError");
+    check(result, "a collective");
+  }
+
+  int rank_;
+  int size_;
+  int exceptions_at_start_ = std::uncaught_exceptions();
+  CudaLane lane_;  // outlives the communicator, whose work is on it
+  Handle<ncclComm_t, ncclCommDestroy> comm_;
+};
+
+// An Error on all ranks where two of one host would use the same GPU.
+void refuse_shared_gpus(World& world, const CudaDevice& device) {
+  const std::vector<std::string> all =
+      world.all_gather(world.place().host + ' ' + device.uuid());
+  world.together([&] {
+    for (std::size_t b = 0; b < all.size(); ++b) {
+      for (std::size_t a = 0; a < b; ++a) {
+        if (all[a] != all[b]) continue;
+        fail(
+            "ranks {} and {} would use the same GPU ({} on {}); start as many "
+            "ranks as there are GPUs, or add --share-gpu",
+            a, b, device.name(), all[a]);
+      }
+    }
+  });
+}
+
+// Makes NCCL take each rank for a host of its own, before its first call:
+// between processes on one GPU it only has its network way.
+void pretend_separate_hosts(World& world) {
+  setenv("NCCL_HOSTID", fmt::format("rank-{}", world.rank()).c_str(), 1);
+  if (world.place().local_size == world.size()) {
+    setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_communicator(World& world, Device& device,
+                                                bool share_gpu) {
+  if (device.kind() != Device::Kind::cuda) return make_mpi_communicator(world);
+  auto& gpu = dynamic_cast<CudaDevice&>(device);
+  share_gpu ? pretend_separate_hosts(world) : refuse_shared_gpus(world, gpu);
+  return std::make_unique<NcclCommunicator>(world, gpu);
+}
+
+std::string nccl_version() {
+  int version = 0;
+  check_nccl(ncclGetVersion(&version), "ncclGetVersion");
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100,
+                     version % 100);
+}
+
+}  // namespace lockstep
