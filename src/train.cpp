@@ -38,7 +38,7 @@ int train(World& world, int argc, char** argv) {
   const auto comm =
       make_communicator(world, *placement.backend.device, options.share_gpu);
 
-  Console console(options.progress, world.root());
+  Console console(settled_progress(options.progress), world.root());
   console.ranks(placement.rows);
   for (const std::string& line : placement.warnings) console.warn(line);
 

@@ -1,8 +1,11 @@
 #include "trainer/launch.h"
 
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <set>
 #include <sstream>
 
@@ -124,6 +127,17 @@ Placement place_rank(const Options& options, World& world) {
     }
   }
   return placement;
+}
+
+Progress settled_progress(Progress progress) {
+  if (progress != Progress::automatic) return progress;
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return progress;
+  std::error_code error;
+  const auto output = std::filesystem::read_symlink(
+      fmt::format("/proc/{}/fd/1", getppid()), error);
+  const bool terminal = !error && (output.string().starts_with("/dev/pts/") ||
+                                   output.string().starts_with("/dev/tty"));
+  return terminal ? progress : Progress::plain;
 }
 
 RunFacts run_facts(const Options& options, const World& world,

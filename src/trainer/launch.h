@@ -23,6 +23,10 @@ struct Placement {
 };
 Placement place_rank(const Options& options, World& world);
 
+// --progress auto, settled: plain where mpirun's own output is no terminal. It
+// gives its ranks a pseudo-terminal whatever it writes to itself.
+Progress settled_progress(Progress progress);
+
 // What the run record says about a run.
 RunFacts run_facts(const Options& options, const World& world,
                    const Placement& placement, int argc, char** argv);
