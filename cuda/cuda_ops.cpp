@@ -34,6 +34,16 @@ Operand transposed(const Operand& matrix) {
           matrix.rows,    matrix.stride, !matrix.transposed};
 }
 
+// body(T{}) with T the type of a tensor's elements.
+template <class Body>
+void with_type(const Tensor& tensor, const char* what, Body body) {
+  switch (tensor.dtype) {
+    case Dtype::f32: return body(float{});
+    case Dtype::bf16: return body(bf16{});
+    default: fail("{} is {}, wanted f32 or bf16", what, name_of(tensor.dtype));
+  }
+}
+
 }  // namespace
 
 CudaOps::CudaOps(CudaDevice& device, Precision precision)
@@ -255,7 +265,9 @@ void CudaOps::clip_factor(const Tensor& factor, const Tensor& sum_of_squares,
 void CudaOps::adamw(const AdamwRange& range, const Tensor& scalars,
                     const Tensor& factor) {
   const std::int64_t count = range.master.elements();
-  check_count(range.parameters, dtype_, count, "adamw: parameters");
+  const bool same_memory = range.parameters.data == range.master.data;
+  check_count(range.parameters, same_memory ? Dtype::f32 : dtype_, count,
+              "adamw: parameters");
   check_count(range.master, Dtype::f32, count, "adamw: master");
   check_count(range.gradients, Dtype::f32, count, "adamw: gradients");
   check_count(range.first_moment, Dtype::f32, count, "adamw: first_moment");
@@ -263,7 +275,6 @@ void CudaOps::adamw(const AdamwRange& range, const Tensor& scalars,
   check_count(scalars, Dtype::f32, adamw_scalar_count, "adamw: scalars");
   check_count(factor, Dtype::f32, 1, "adamw: factor");
   if (count == 0) return;
-  const bool same_memory = range.parameters.data == range.master.data;
   with_storage([&]<class T>(T) {
     kernels::adamw<T>(launch_,
                       {same_memory ? nullptr : as<T>(range.parameters),
@@ -275,28 +286,24 @@ void CudaOps::adamw(const AdamwRange& range, const Tensor& scalars,
   });
 }
 
-void CudaOps::cast(const Tensor& out, const Tensor& x) {
-  check_count(out, out.dtype, x.elements(), "cast: out");
-  check_count(x, x.dtype, x.elements(), "cast: x");
-  const std::int64_t n = x.elements();
-  if (x.dtype == Dtype::f32 && out.dtype == Dtype::bf16) {
-    if (n > 0) kernels::cast(launch_, as<bf16>(out), as<const float>(x), n);
-  } else if (x.dtype == Dtype::bf16 && out.dtype == Dtype::f32) {
-    if (n > 0) kernels::cast(launch_, as<float>(out), as<const bf16>(x), n);
-  } else {
-    fail("cast: from {} to {}, but only f32 and bf16 change into each other",
-         name_of(x.dtype), name_of(out.dtype));
-  }
+void CudaOps::add(const Tensor& sum, const Tensor& x) {
+  const std::int64_t n = sum.elements();
+  check_count(sum, Dtype::f32, n, "add: sum");
+  check_count(x, x.dtype, n, "add: x");
+  with_type(x, "add: x", [&]<class T>(T) {
+    if (n > 0) kernels::add(launch_, as<float>(sum), as<const T>(x), n);
+  });
 }
 
-void CudaOps::scale(const Tensor& x, float factor) {
-  check_count(x, x.dtype, x.elements(), "scale: x");
-  require(x.dtype == Dtype::f32 || x.dtype == Dtype::bf16,
-          "scale: x is {}, wanted f32 or bf16", name_of(x.dtype));
+void CudaOps::cast(const Tensor& out, const Tensor& x) {
   const std::int64_t n = x.elements();
-  if (n == 0) return;
-  x.dtype == Dtype::f32 ? kernels::scale(launch_, as<float>(x), n, factor)
-                        : kernels::scale(launch_, as<bf16>(x), n, factor);
+  check_count(out, out.dtype, n, "cast: out");
+  check_count(x, x.dtype, n, "cast: x");
+  with_type(out, "cast: out", [&]<class To>(To) {
+    with_type(x, "cast: x", [&]<class From>(From) {
+      if (n > 0) kernels::cast(launch_, as<To>(out), as<const From>(x), n);
+    });
+  });
 }
 
 Backend make_cuda_backend(int ordinal, Precision precision) {

@@ -61,8 +61,8 @@ class CudaOps final : public Ops {
   void adamw(const AdamwRange& range, const Tensor& scalars,
              const Tensor& factor) override;
 
+  void add(const Tensor& sum, const Tensor& x) override;
   void cast(const Tensor& out, const Tensor& x) override;
-  void scale(const Tensor& x, float factor) override;
 
  private:
   // body(T{}) with T the storage type of activations and weights.

@@ -60,6 +60,7 @@ CommFigures Communicator::figures_of(std::int64_t step) const {
   const auto total = [](const Spans& spans) {
     return std::accumulate(spans.begin(), spans.end(), 0.0,
                            [](double sum, const auto& span) {
+                             span.second->wait();
                              return sum + span.second->milliseconds_since(
                                               *span.first);
                            });

@@ -60,8 +60,7 @@ class Communicator : public Lane {
   void join(Device& device, const Event& done);
 
   // Figures are kept per step in a ring of `figure_slots`: begin_step() opens
-  // the next slot, and figures_of(step) may be read once that step's last
-  // work on both lanes has completed.
+  // the next slot, and figures_of(step) waits for what that step has issued.
   static constexpr int figure_slots = 4;
   void begin_step(std::int64_t step);
   CommFigures figures_of(std::int64_t step) const;

@@ -59,6 +59,9 @@ int train(World& world, int argc, char** argv) {
         world.size());
   });
   const Device& device = *placement.backend.device;
+  if (const std::string line = trainer.sync().remark(); !line.empty()) {
+    console.note(line);
+  }
   console.model(options.model, options, device.ledger().figures(),
                 world.size());
 

@@ -3,6 +3,7 @@
 #include <cuda_bf16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/attention/rows.cuh"
 
@@ -212,14 +213,17 @@ __device__ void store_rows(bf16* to, std::int64_t token_stride, int first,
   }
 }
 
-// Calls run.operator()<D>() with the smallest padded head dim there is code for.
+template <int D>
+using HeadDim = std::integral_constant<int, D>;
+
+// run(HeadDim<D>{}) with the smallest padded head dim there is code for.
 template <class Run>
 void with_padded_head_dim(int head_dim, Run run) {
-  if (head_dim <= 32) return run.template operator()<32>();
-  if (head_dim <= 64) return run.template operator()<64>();
-  if (head_dim <= 80) return run.template operator()<80>();
-  if (head_dim <= 96) return run.template operator()<96>();
-  run.template operator()<128>();
+  if (head_dim <= 32) return run(HeadDim<32>{});
+  if (head_dim <= 64) return run(HeadDim<64>{});
+  if (head_dim <= 80) return run(HeadDim<80>{});
+  if (head_dim <= 96) return run(HeadDim<96>{});
+  run(HeadDim<128>{});
 }
 
 }  // namespace lockstep::attention

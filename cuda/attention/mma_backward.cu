@@ -226,7 +226,8 @@ __global__ void __launch_bounds__(threads)
 
 void mma_backward(cudaStream_t stream, const Backward<bf16>& problem) {
   const Extents& extents = problem.extents;
-  with_padded_head_dim(extents.head_dim, [&]<int D>() {
+  with_padded_head_dim(extents.head_dim, [&](auto padded) {
+    constexpr int D = padded;
     allow_shared(mma_key_gradient_kernel<D>, shared_bytes<D>);
     mma_key_gradient_kernel<D>
         <<<blocks_for(extents, divide_up(extents.k_tokens, own_tokens)),

@@ -148,7 +148,8 @@ __global__ void __launch_bounds__(threads)
 }  // namespace
 
 void mma_forward(cudaStream_t stream, const Forward<bf16>& problem) {
-  with_padded_head_dim(problem.extents.head_dim, [&]<int D>() {
+  with_padded_head_dim(problem.extents.head_dim, [&](auto padded) {
+    constexpr int D = padded;
     const int tiles = divide_up(problem.extents.q_tokens, own_tokens);
     allow_shared(mma_forward_kernel<D>, shared_bytes<D>);
     mma_forward_kernel<D><<<blocks_for(problem.extents, tiles), threads,

@@ -119,10 +119,10 @@ struct AdamwUpdate {
 template <class T>
 void adamw(const Launch&, const AdamwUpdate<T>&);
 
-// --- dtypes -------------------------------------------------------------------------
+// --- elementwise --------------------------------------------------------------------
+template <class T>
+void add(const Launch&, float* sum, const T* x, std::int64_t n);
 template <class To, class From>
 void cast(const Launch&, To* out, const From* x, std::int64_t n);
-template <class T>
-void scale(const Launch&, T* x, std::int64_t n, float factor);
 
 }  // namespace lockstep::kernels

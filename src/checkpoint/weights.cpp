@@ -56,20 +56,27 @@ void initialise_weights(ParameterStore& store, GradientSync& sync,
 }
 
 void load_weights(const std::string& source, ParameterStore& store,
-                  GradientSync& sync) {
+                  GradientSync& sync, World& world) {
   const auto [path, group_name] = split_source(source);
-  const hdf5::File file(path, hdf5::Access::read);
-  const hdf5::Group group = file.group(group_name);
-  check_tensors(group, source, store);
+  std::unique_ptr<hdf5::Group> group;  // on rank 0
+  world.together([&, path = path, group_name = group_name] {
+    if (!world.root()) return;
+    const hdf5::File file(path, hdf5::Access::read);
+    group = std::make_unique<hdf5::Group>(file.group(group_name));
+    check_tensors(*group, source, store);
+  });
 
   std::vector<float> values;
   for (Unit& unit : store.units()) {
     values.assign(unit.elements, 0.0f);
-    for (const Parameter& parameter : unit.members) {
-      const auto tensor = group.dataset(parameter.name).read<float>();
-      std::copy(tensor.begin(), tensor.end(),
-                values.begin() + parameter.offset);
-    }
+    world.together([&] {
+      if (!world.root()) return;
+      for (const Parameter& parameter : unit.members) {
+        const auto tensor = group->dataset(parameter.name).read<float>();
+        std::copy(tensor.begin(), tensor.end(),
+                  values.begin() + parameter.offset);
+      }
+    });
     sync.load(unit, values);
   }
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "mpi/world.h"
 #include "sync/gradient_sync.h"
 
 namespace lockstep {
@@ -10,14 +11,14 @@ namespace lockstep {
 // Weights outside of a run: HDF5 datasets in fp32, named as in the state dict
 // ("layers.0.attn.q_proj.weight"), shaped as there.
 
-// Fresh weights drawn from the seed, on every rank the same.
+// Fresh weights drawn from the seed.
 void initialise_weights(ParameterStore& store, GradientSync& sync,
                         std::uint64_t seed);
 
-// FILE.h5[:/group]. Errors name the first tensor that is missing, not of this
-// model, or of another shape.
+// FILE.h5[:/group], which rank 0 reads; collective. Errors, on all ranks, name
+// the first tensor that is missing, not of this model, or of another shape.
 void load_weights(const std::string& source, ParameterStore& store,
-                  GradientSync& sync);
+                  GradientSync& sync, World& world);
 
 // Writes all weights to the root of a new file at `path`: first to a temporary
 // name beside it, so that no half-written file is ever seen. Every rank calls;

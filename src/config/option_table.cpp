@@ -17,6 +17,8 @@ constexpr Choice<DeviceChoice> devices[] = {{"auto", DeviceChoice::automatic},
 constexpr Choice<Precision> precisions[] = {{"fp32", Precision::fp32},
                                             {"tf32", Precision::tf32},
                                             {"bf16", Precision::bf16}};
+constexpr Choice<Dtype> reduce_dtypes[] = {{"fp32", Dtype::f32},
+                                           {"bf16", Dtype::bf16}};
 constexpr Choice<Timing> timings[] = {{"events", Timing::events},
                                       {"sync", Timing::sync}};
 constexpr Choice<Progress> progresses[] = {{"auto", Progress::automatic},
@@ -119,6 +121,14 @@ std::vector<OptionGroup> option_table(
          "how numbers are stored and multiplied"},
         {"sync", "NAME", name(o.sync, syncs),
          "gradient-sync module; naive on several ranks", "none"},
+        {"bucket-mb", "X", number(o.bucket_mb, positive),
+         "MiB of gradients in a bucket of bucketed and sharded-optimizer"},
+        {"reduce-dtype", "NAME", choice(o.reduce_dtype, reduce_dtypes),
+         "of gradients on the wire"},
+        {"fsdp-prefetch", "N", whole(o.fsdp_prefetch, 0, 64),
+         "units that fsdp gathers ahead of their use"},
+        {"local-steps", "N", count(o.local_steps),
+         "steps between the averages of local-sgd"},
         {"share-gpu", "[=BOOL]", choice(o.share_gpu, booleans),
          "let several ranks use one GPU"},
         {"threads", "N", whole(o.threads, 0, 4096),

@@ -50,6 +50,10 @@ struct Options {
   DeviceChoice device = DeviceChoice::automatic;
   Precision precision = Precision::fp32;
   std::string sync;  // resolved: `none` on one rank, `naive` on several
+  double bucket_mb = 25;  // MiB of gradients
+  Dtype reduce_dtype = Dtype::f32;
+  int fsdp_prefetch = 1;  // units
+  std::int64_t local_steps = 8;
   bool share_gpu = false;
   int threads = 0;  // resolved by World's share of the cores; 0 until then
 

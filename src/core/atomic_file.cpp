@@ -6,24 +6,31 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "core/error.h"
 
 namespace lockstep {
 namespace {
 
-// A file being written; closed and, unless kept, removed at the end.
+int open_new(const std::string& path) {
+  return open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+}
+
+// What will be `path`, under its temporary name until it is complete; closed
+// and, unless it got that far, removed at the end. All failures of one cause
+// read the same, at whatever call it shows.
 class NewFile {
  public:
   explicit NewFile(std::string path)
       : path_(std::move(path)),
-        file_(open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
-                   0666)) {
+        temporary_(temporary_beside(path_)),
+        file_(open_new(temporary_)) {
     if (file_ < 0) fail("cannot write {}: {}", path_, std::strerror(errno));
   }
   ~NewFile() {
     if (file_ >= 0) close(file_);
-    if (!kept_) unlink(path_.c_str());
+    if (!kept_) unlink(temporary_.c_str());
   }
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
@@ -36,18 +43,17 @@ class NewFile {
       bytes = bytes.subspan(static_cast<std::size_t>(written));
     }
   }
-  void become(const std::string& path) {
-    const bool synced = fsync(file_) == 0;
-    const bool closed = close(file_) == 0;
-    file_ = -1;
-    if (!synced || !closed || rename(path_.c_str(), path.c_str()) != 0) {
-      fail("cannot write {}: {}", path, std::strerror(errno));
+  void complete() {
+    if (fsync(file_) != 0 || close(std::exchange(file_, -1)) != 0 ||
+        rename(temporary_.c_str(), path_.c_str()) != 0) {
+      fail("cannot write {}: {}", path_, std::strerror(errno));
     }
     kept_ = true;
   }
 
  private:
   std::string path_;
+  std::string temporary_;
   int file_;
   bool kept_ = false;
 };
@@ -64,17 +70,17 @@ void check_writable(const std::string& path, const std::string& what) {
   require(!std::filesystem::exists(status) ||
               std::filesystem::is_regular_file(status),
           "cannot write {} to {}: it is not a regular file", what, path);
-  try {
-    const NewFile probe(temporary_beside(path));
-  } catch (const Error&) {
-    fail("cannot write {} to {}: {}", what, path, std::strerror(errno));
-  }
+  const int probe = open_new(temporary_beside(path));
+  require(probe >= 0, "cannot write {} to {}: {}", what, path,
+          std::strerror(errno));
+  close(probe);
+  unlink(temporary_beside(path).c_str());
 }
 
 void replace_file(const std::string& path, std::span<const std::byte> bytes) {
-  NewFile file(temporary_beside(path));
+  NewFile file(path);
   file.write(bytes);
-  file.become(path);
+  file.complete();
 }
 
 }  // namespace lockstep

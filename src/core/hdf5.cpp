@@ -86,16 +86,29 @@ Id string_type() {
   return type;
 }
 
-// Refuses a path on which a link leads to another file.
+// Access properties under which following a link to another file fails, also
+// where it hides behind a soft link.
+Id inside_the_file(hid_t property_class) {
+  Id properties = property_id(H5Pcreate(property_class));
+  H5Pset_elink_cb(
+      properties,
+      [](const char*, const char*, const char*, const char*, unsigned*, hid_t,
+         void*) -> herr_t { return -1; },
+      nullptr);
+  return properties;
+}
+
+// Refuses a path on which a link leads to another file, by its name.
 void refuse_external_links(hid_t group, const std::string& owner,
                            const std::string& path) {
+  const Id access = inside_the_file(H5P_LINK_ACCESS);
   std::size_t end = 0;
   while (end != std::string::npos) {
     end = path.find('/', end + 1);
     const std::string part = path.substr(0, end);
     if (part.empty() || part == "/") continue;
     H5L_info_t info;
-    if (H5Lget_info(group, part.c_str(), &info, H5P_DEFAULT) < 0) return;
+    if (H5Lget_info(group, part.c_str(), &info, access) < 0) return;
     require(info.type != H5L_TYPE_EXTERNAL,
             "{}{} is a link to another file, which is not followed", owner,
             part);
@@ -125,6 +138,7 @@ void Object::set_attribute(const std::string& name,
                            const std::vector<std::string>& values) {
   std::vector<const char*> pointers;
   for (const std::string& value : values) pointers.push_back(value.c_str());
+  pointers.push_back(nullptr);  // HDF5 wants an address even for none
   const hsize_t count = values.size();
   const Id space = space_id(H5Screate_simple(1, &count, nullptr));
   write_attribute(id_, name_, name, string_type(), space, pointers.data());
@@ -182,8 +196,10 @@ std::string Object::attribute<std::string>(const std::string& name) const {
   const Id attribute =
       attribute_id(checked(H5Aopen(id_, name.c_str(), H5P_DEFAULT), what));
   const Id type = type_id(H5Aget_type(attribute));
-  require(H5Tget_class(type) == H5T_STRING, "attribute '{}' of {} is not text",
-          name, name_);
+  const Id space = space_id(H5Aget_space(attribute));
+  require(H5Tget_class(type) == H5T_STRING &&
+              H5Sget_simple_extent_npoints(space) == 1,
+          "attribute '{}' of {} is not one text", name, name_);
   if (H5Tis_variable_str(type) > 0) {
     char* text = nullptr;
     checked(H5Aread(attribute, string_type(), &text), what);
@@ -194,6 +210,27 @@ std::string Object::attribute<std::string>(const std::string& name) const {
   std::string value(H5Tget_size(type), '\0');
   checked(H5Aread(attribute, type, value.data()), what);
   return value.substr(0, value.find('\0'));
+}
+
+template <>
+std::vector<std::string> Object::attribute<std::vector<std::string>>(
+    const std::string& name) const {
+  const std::string what = fmt::format("read attribute '{}' of {}", name, name_);
+  const Id attribute =
+      attribute_id(checked(H5Aopen(id_, name.c_str(), H5P_DEFAULT), what));
+  const Id type = type_id(H5Aget_type(attribute));
+  require(H5Tis_variable_str(type) > 0,
+          "attribute '{}' of {} is not a list of texts", name, name_);
+  const Id space = space_id(H5Aget_space(attribute));
+  std::vector<char*> texts(H5Sget_simple_extent_npoints(space) + 1);
+  checked(H5Aread(attribute, string_type(), texts.data()), what);
+  texts.pop_back();  // it was there so that none has an address too
+  std::vector<std::string> values;
+  for (char* text : texts) {
+    values.emplace_back(text == nullptr ? "" : text);
+    H5free_memory(text);
+  }
+  return values;
 }
 
 std::vector<std::int64_t> Dataset::shape() const {
@@ -259,6 +296,8 @@ void Dataset::append(std::span<const T> rows) {
     const Id space = space_id(H5Dget_space(id_));
     extents = extents_of(space);
   }
+  require(!extents.empty(), "{} has no rows to append to", name_);
+  if (rows.empty()) return;
   const hsize_t width = product(std::span(extents).subspan(1));
   require(width > 0 && rows.size() % width == 0,
           "{} values are no whole rows of {}", rows.size(), name_);
@@ -278,19 +317,20 @@ void Dataset::append(std::span<const T> rows) {
 }
 
 bool Group::has(const std::string& path) const {
+  const Id access = inside_the_file(H5P_LINK_ACCESS);
   std::size_t end = 0;
   while (end != std::string::npos) {
     end = path.find('/', end + 1);
     const std::string part = path.substr(0, end);
     if (part.empty() || part == "/") continue;
-    if (H5Lexists(id_, part.c_str(), H5P_DEFAULT) <= 0) return false;
+    if (H5Lexists(id_, part.c_str(), access) <= 0) return false;
   }
   return true;
 }
 
 Group Group::group(const std::string& path) const {
   refuse_external_links(id_, name_, path);
-  return {{checked(H5Gopen2(id_, path.c_str(), H5P_DEFAULT),
+  return {{checked(H5Gopen2(id_, path.c_str(), inside_the_file(H5P_GROUP_ACCESS)),
                    fmt::format("open group {}{}", name_, path)),
            H5Gclose},
           name_ + path + (path.ends_with('/') ? "" : "/")};
@@ -298,7 +338,7 @@ Group Group::group(const std::string& path) const {
 
 Dataset Group::dataset(const std::string& path) const {
   refuse_external_links(id_, name_, path);
-  return {{checked(H5Dopen2(id_, path.c_str(), H5P_DEFAULT),
+  return {{checked(H5Dopen2(id_, path.c_str(), inside_the_file(H5P_DATASET_ACCESS)),
                    fmt::format("open dataset {}{}", name_, path)),
            H5Dclose},
           name_ + path};
@@ -396,11 +436,13 @@ Id open_file(const std::string& path, Access access) {
             H5Fclose};
   }
   const Id properties = property_id(H5Pcreate(H5P_FILE_ACCESS));
+  std::string name = path;
   if (access == Access::in_memory) {
     constexpr std::size_t growth = 1 << 20;
     H5Pset_fapl_core(properties, growth, /*backing_store=*/0);
+    name += ", in memory";  // HDF5 would read a file of that name first
   }
-  return {checked(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT,
+  return {checked(H5Fcreate(name.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT,
                             properties),
                   fmt::format("create {}", path)),
           H5Fclose};

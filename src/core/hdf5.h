@@ -50,7 +50,7 @@ class Object {
                      const std::vector<std::string>& values);
   bool has_attribute(const std::string& name) const;
   // T: double (also of integers and of booleans as h5py writes them),
-  // std::int64_t, std::string.
+  // std::int64_t, std::string, std::vector<std::string>.
   template <class T>
   T attribute(const std::string& name) const;
 

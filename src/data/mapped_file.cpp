@@ -13,7 +13,8 @@
 namespace lockstep {
 
 MappedFile::MappedFile(const std::string& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Without O_NONBLOCK a pipe of that name would be waited for.
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   require(file >= 0, "cannot open {}: {}", path, std::strerror(errno));
   struct stat facts {};
   if (fstat(file, &facts) != 0 || !S_ISREG(facts.st_mode)) {

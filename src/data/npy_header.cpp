@@ -50,7 +50,7 @@ std::int64_t one_extent(const std::string& tuple, const std::string& name) {
 NpyHeader parse_npy_header(std::string_view bytes, const std::string& name) {
   require(bytes.size() >= 10 && bytes.starts_with("\x93NUMPY"),
           "{} is not an .npy file: it does not begin with its magic", name);
-  const int major = bytes[6];
+  const int major = static_cast<unsigned char>(bytes[6]);
   require(major >= 1 && major <= 3,
           "{} is an .npy file of format {}; 1, 2 and 3 are known", name, major);
   // The header's length: 2 bytes in format 1, 4 since; little-endian.

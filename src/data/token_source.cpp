@@ -66,12 +66,12 @@ std::unique_ptr<TokenSource> open_npy(const std::string& name) {
       {reinterpret_cast<const char*>(file->data()),
        static_cast<std::size_t>(file->size())},
       name);
-  const std::int64_t available = file->size() - header.data_offset;
-  require(header.count <= available / header.item_bytes &&
-              header.count * header.item_bytes == available,
-          "{}: its header says {} tokens of {} bytes, its data are {} bytes",
-          name, header.count, header.item_bytes, available);
   const auto as = [&]<class T>(T) {
+    const std::int64_t available = file->size() - header.data_offset;
+    require(header.count <= available / header.item_bytes &&
+                header.count * header.item_bytes == available,
+            "{}: its header says {} tokens of {} bytes, its data are {} bytes",
+            name, header.count, header.item_bytes, available);
     return mapped<T>(name, std::move(file), header.data_offset, header.count);
   };
   if (header.type == "u1") return as(std::uint8_t{});
@@ -87,11 +87,18 @@ std::unique_ptr<TokenSource> open_bin(const std::string& name) {
   constexpr std::int64_t header_bytes = 256 * 4;
   auto file = std::make_unique<MappedFile>(name);
   const std::int64_t size = file->size();
-  std::int32_t header[3] = {};
-  if (size >= header_bytes) std::memcpy(header, file->data(), sizeof header);
+  std::int32_t header[3] = {};  // as much of it as there is
+  if (size > 0) {
+    std::memcpy(header, file->data(),
+                static_cast<std::size_t>(
+                    std::min<std::int64_t>(size, sizeof header)));
+  }
   const auto [magic, version, stored] = header;
 
   if (magic == 20240520 || magic == 20240801) {
+    require(size >= header_bytes,
+            "{} begins with llm.c's magic {} and ends inside its header", name,
+            magic);
     const bool wide = magic == 20240801;
     const std::int64_t bytes = wide ? 4 : 2;
     require(version == (wide ? 7 : 1),
@@ -149,15 +156,14 @@ class Hdf5Tokens : public TokenSource {
 }  // namespace
 
 std::unique_ptr<TokenSource> open_token_source(const std::string& source) {
-  for (const char* ending : {".h5:/", ".hdf5:/"}) {
-    const auto at = source.find(ending);
-    if (at == std::string::npos) continue;
-    const auto colon = source.find(':', at);
-    return std::make_unique<Hdf5Tokens>(source, source.substr(0, colon),
-                                        source.substr(colon + 1));
-  }
   std::unique_ptr<TokenSource> tokens;
-  if (source.ends_with(".npy")) {
+  auto colon = source.find(".h5:/");
+  if (colon == std::string::npos) colon = source.find(".hdf5:/");
+  if (colon != std::string::npos) {
+    colon = source.find(':', colon);
+    tokens = std::make_unique<Hdf5Tokens>(source, source.substr(0, colon),
+                                          source.substr(colon + 1));
+  } else if (source.ends_with(".npy")) {
     tokens = open_npy(source);
   } else if (source.ends_with(".bin")) {
     tokens = open_bin(source);

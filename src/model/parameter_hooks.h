@@ -12,7 +12,10 @@ class ParameterHooks {
   virtual ~ParameterHooks() = default;
 
   // The unit's parameters (and in Pass::backward its gradients) are about to
-  // be used: after this, work issued on the compute lane finds them whole.
+  // be used: after this, work issued on the compute lane finds them whole. A
+  // pass takes the units in order, one at a time; the head's forward and
+  // backward are one Pass::backward. The first unit's backward pass, a
+  // lookup's, does not read its parameters.
   virtual void acquire(Unit&, Pass) {}
   // This pass has issued its last use of them.
   virtual void release(Unit&, Pass) {}

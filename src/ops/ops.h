@@ -41,10 +41,9 @@ struct AdamwScalars {
 };
 constexpr int adamw_scalar_count = sizeof(AdamwScalars) / sizeof(float);
 
-// A range of optimizer state, all [n]. In fp32 precision `parameters` and
-// `master` are the same memory.
+// A range of optimizer state, all [n].
 struct AdamwRange {
-  Tensor parameters;    // compute dtype, written
+  Tensor parameters;    // compute dtype, written; or the same memory as master
   Tensor master;        // f32, read and written
   Tensor gradients;     // f32, read
   Tensor first_moment;  // f32, read and written
@@ -162,11 +161,12 @@ class Ops {
   virtual void adamw(const AdamwRange& range, const Tensor& scalars,
                      const Tensor& factor) = 0;
 
+  // sum f32[n] += x, f32 or bf16 [n].
+  virtual void add(const Tensor& sum, const Tensor& x) = 0;
+
   // --- dtypes -----------------------------------------------------------------
-  // out[i] = x[i], between f32 and bf16 (rounded to nearest even).
+  // out[i] = x[i], each f32 or bf16 (rounded to nearest even).
   virtual void cast(const Tensor& out, const Tensor& x) = 0;
-  // x *= factor, x f32[n] or bf16[n].
-  virtual void scale(const Tensor& x, float factor) = 0;
 };
 
 // cos and sin of t·theta^(−2i/D) for Ops::rope, computed in fp64 and rounded

@@ -8,14 +8,16 @@ Shard::Shard(Device& device, Unit& owner, std::int64_t first, Tensor values,
       begin(first),
       count(values.elements()),
       parameters(values),
-      gradients(grads) {
-  require(gradients.elements() == count && begin + count <= unit->elements,
-          "a shard of '{}' has {} parameters and {} gradients from element {}",
-          unit->name, count, gradients.elements(), begin);
-  if (count == 0) return;
-  if (parameters.dtype == Dtype::f32) {
-    master = parameters;
-  } else {
+      gradients(grads),
+      master(values) {
+  require(begin + count <= unit->elements,
+          "a shard of '{}' has {} parameters from element {}", unit->name,
+          count, begin);
+  if (!gradients || count == 0) return;
+  require(gradients.elements() == count,
+          "a shard of '{}' has {} parameters and {} gradients", unit->name,
+          count, gradients.elements());
+  if (parameters.dtype != Dtype::f32) {
     master_memory_ = device.allocate(Dtype::f32, {count}, Category::optimizer,
                                      unit->name + " master weights");
     master = master_memory_.tensor(Dtype::f32, {count});

@@ -13,10 +13,11 @@ namespace lockstep {
 // ones, single parameters for greedy assignment.
 class Shard {
  public:
-  // Elements [begin, begin + count) of the unit. Allocates the moments, and
-  // fp32 master weights where `parameters` isn't f32 (otherwise they are the
-  // parameters themselves). parameters: compute dtype [count]; gradients: f32
-  // [count]; both are the caller's memory.
+  // Elements [begin, begin + count) of the unit. parameters: compute dtype
+  // [count]; gradients: f32 [count], or empty where nothing is trained; both
+  // are the caller's memory. Allocates the moments, and fp32 master weights
+  // where `parameters` isn't f32 (otherwise they are the parameters
+  // themselves); without gradients, neither.
   Shard(Device& device, Unit& unit, std::int64_t begin, Tensor parameters,
         Tensor gradients);
 
@@ -25,7 +26,7 @@ class Shard {
   std::int64_t count;
   Tensor parameters;
   Tensor gradients;
-  Tensor master;         // f32 [count]
+  Tensor master;         // f32 [count]; without gradients, the parameters
   Tensor first_moment;   // f32 [count]
   Tensor second_moment;  // f32 [count]
 

@@ -16,11 +16,17 @@ constexpr std::size_t longest_rank_table = 16;
 std::string short_number(double value) {
   constexpr std::array units = {"", "k", "M", "G", "T", "P"};
   std::size_t unit = 0;
-  while (std::abs(value) >= 1000 && unit + 1 < units.size()) {
+  // 999.5 would already round to 1e+03.
+  while (std::abs(value) >= 999.5 && unit + 1 < units.size()) {
     value /= 1000;
     ++unit;
   }
   return fmt::format("{:.3g}{}", value, units[unit]);
+}
+
+// 12.34 → "12.3", 1234.5 → "1234"
+std::string milliseconds_text(double ms) {
+  return ms < 999.5 ? fmt::format("{:.3g}", ms) : fmt::format("{:.0f}", ms);
 }
 
 // 75 s → "1:15"
@@ -31,16 +37,13 @@ std::string clock_text(double seconds) {
                                     whole / 60 % 60, whole % 60);
 }
 
-double slowest(const StepFigures& figures, double (*of)(const RankFigures&)) {
-  double most = 0;
-  for (const RankFigures& rank : figures.ranks) most = std::max(most, of(rank));
-  return most;
-}
-
+// Of the slowest rank.
 double step_ms(const StepFigures& figures) {
-  return slowest(figures, [](const RankFigures& rank) {
-    return rank.phase_ms[static_cast<int>(Phase::step)];
-  });
+  double most = 0;
+  for (const RankFigures& rank : figures.ranks) {
+    most = std::max(most, rank.phase_ms[static_cast<int>(Phase::step)]);
+  }
+  return most;
 }
 
 std::string statistics_row(std::string_view name, std::vector<double> values,
@@ -122,7 +125,8 @@ std::string step_line(const StepFigures& figures, std::int64_t steps,
   if (!std::isnan(figures.gradient_norm)) {
     text += fmt::format("  norm {:.3g}", figures.gradient_norm);
   }
-  text += fmt::format("  {} tok/s  {:.3g} ms", short_number(rate), ms);
+  text += fmt::format("  {} tok/s  {} ms", short_number(rate),
+                      milliseconds_text(ms));
   if (peak_flops > 0) {
     text += fmt::format("  MFU {:.1f}%",
                         100 * rate * flops_per_token / peak_flops);
@@ -131,48 +135,66 @@ std::string step_line(const StepFigures& figures, std::int64_t steps,
   return text;
 }
 
-std::string phase_table(const std::vector<StepFigures>& steps) {
-  const std::size_t skipped = steps.size() > 2 ? 1 : 0;
-  const auto column = [&](auto of) {
+void PhaseTable::add(const StepFigures& figures) {
+  Row row;
+  row.tokens = figures.tokens;
+  for (const RankFigures& rank : figures.ranks) {
+    for (int i = 0; i < phase_count; ++i) {
+      row.ms[i] = std::max(row.ms[i], rank.phase_ms[i]);
+    }
+    row.ms[comm_busy] = std::max(row.ms[comm_busy], rank.comm_busy_ms);
+    row.ms[comm_exposed] = std::max(row.ms[comm_exposed], rank.comm_exposed_ms);
+  }
+  several_ranks_ = figures.ranks.size() > 1;
+  rows_.push_back(row);
+  ++added_;
+  if (rows_.size() > most_steps) rows_.pop_front();
+}
+
+std::size_t PhaseTable::left_out() const {
+  const bool first_is_there = added_ == std::ssize(rows_);
+  return first_is_there && added_ > 2 ? 1 : 0;
+}
+
+double PhaseTable::tokens_per_second() const {
+  double tokens = 0, ms = 0;
+  for (std::size_t i = left_out(); i < rows_.size(); ++i) {
+    tokens += double(rows_[i].tokens);
+    ms += rows_[i].ms[static_cast<int>(Phase::step)];
+  }
+  return ms > 0 ? 1e3 * tokens / ms : 0;
+}
+
+std::string PhaseTable::text() const {
+  if (rows_.empty()) return "";
+  const auto column = [&](int i) {
     std::vector<double> values;
-    for (std::size_t i = skipped; i < steps.size(); ++i) {
-      double most = 0;
-      for (const RankFigures& rank : steps[i].ranks) {
-        most = std::max(most, of(rank));
-      }
-      values.push_back(most);
+    for (auto row = rows_.begin() + static_cast<std::ptrdiff_t>(left_out());
+         row != rows_.end(); ++row) {
+      values.push_back(row->ms[i]);
     }
     return values;
   };
-  if (steps.size() == skipped) return "";
-  const auto whole = column([](const RankFigures& rank) {
-    return rank.phase_ms[static_cast<int>(Phase::step)];
-  });
+  const auto whole = column(static_cast<int>(Phase::step));
   const double mean = std::accumulate(whole.begin(), whole.end(), 0.0) /
                       static_cast<double>(whole.size());
   std::string text = fmt::format(
       "  {:<13}{:>10}{:>10}{:>10}{:>10}{:>10}{:>9}\n", "phase (ms)", "mean",
       "std", "min", "median", "max", "share");
   for (int i = 0; i < phase_count; ++i) {
-    text += statistics_row(phase_names[i],
-                           column([i](const RankFigures& rank) {
-                             return rank.phase_ms[i];
-                           }),
-                           mean);
+    text += statistics_row(phase_names[i], column(i), mean);
   }
-  if (steps.front().ranks.size() > 1) {
-    text += statistics_row(
-        "comm busy",
-        column([](const RankFigures& rank) { return rank.comm_busy_ms; }),
-        mean);
-    text += statistics_row(
-        "comm exposed",
-        column([](const RankFigures& rank) { return rank.comm_exposed_ms; }),
-        mean);
+  if (several_ranks_) {
+    text += statistics_row("comm busy", column(comm_busy), mean);
+    text += statistics_row("comm exposed", column(comm_exposed), mean);
   }
-  return text + fmt::format("  over {} steps{}, the slowest rank of each\n",
-                            whole.size(),
-                            skipped > 0 ? " after the first" : "");
+  const std::string which =
+      added_ > std::ssize(rows_)
+          ? fmt::format("the latest {} of {} steps", whole.size(), added_)
+          : fmt::format("{} step{}{}", whole.size(),
+                        whole.size() == 1 ? "" : "s",
+                        left_out() > 0 ? " after the first" : "");
+  return text + fmt::format("  over {}, the slowest rank of each\n", which);
 }
 
 Console::Console(Progress progress, bool speaks, std::FILE* out)
@@ -211,7 +233,10 @@ void Console::start_training(std::int64_t steps, double flops_per_token,
 
 void Console::step(const StepFigures& figures) {
   if (!speaks_) return;
-  seen_.push_back(figures);
+  phases_.add(figures);
+  if (steps_seen_++ == 0) first_loss_ = figures.loss;
+  last_loss_ = figures.loss;
+  tokens_ += double(figures.tokens);
   if (progress_ == Progress::off) return;
   const auto now = Clock::now();
   const auto interval =
@@ -255,17 +280,16 @@ void Console::validation(std::int64_t step, double loss) {
 }
 
 void Console::finish() {
-  if (!speaks_ || seen_.empty()) return;
+  if (!speaks_ || steps_seen_ == 0) return;
   const std::chrono::duration<double> passed = Clock::now() - started_;
-  double tokens = 0;
-  for (const StepFigures& figures : seen_) tokens += double(figures.tokens);
   line("");
-  line(phase_table(seen_));
-  line(fmt::format("loss {:.4f} -> {:.4f} in {} steps, {} tokens, {} ({} "
+  line(phases_.text());
+  line(fmt::format("loss {:.4f} -> {:.4f} in {} step{}, {} tokens, {} ({} "
                    "tok/s)",
-                   seen_.front().loss, seen_.back().loss, seen_.size(),
-                   short_number(tokens), clock_text(passed.count()),
-                   short_number(tokens / passed.count())));
+                   first_loss_, last_loss_, steps_seen_,
+                   steps_seen_ == 1 ? "" : "s", short_number(tokens_),
+                   clock_text(passed.count()),
+                   short_number(phases_.tokens_per_second())));
 }
 
 void Console::note(const std::string& text) { line(text); }

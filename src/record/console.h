@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,34 @@ struct RankRow {
   std::string device;  // "NVIDIA H200 (0000:01:00.0)", "CPU"
   int threads = 1;
   std::string cores;  // those it may run on, "0-1"
+};
+
+// The times of the latest steps and their table: mean, deviation, least, median
+// and most of each phase in ms, each step's time being that of the slowest
+// rank. The first step, which warms up, is left out if there are more than
+// two. Memory does not grow with the ranks, nor beyond `most_steps`.
+class PhaseTable {
+ public:
+  static constexpr std::size_t most_steps = 10'000;
+
+  void add(const StepFigures& figures);
+  // Ends with a line that says which steps it is over; "" before the first.
+  std::string text() const;
+  // Over the same steps, without what lies between them, such as validation.
+  double tokens_per_second() const;
+
+ private:
+  static constexpr int comm_busy = phase_count;
+  static constexpr int comm_exposed = phase_count + 1;
+  struct Row {
+    std::array<double, phase_count + 2> ms{};  // phases, then the above
+    std::int64_t tokens = 0;
+  };
+  std::size_t left_out() const;  // of rows_, at the front
+
+  std::deque<Row> rows_;
+  std::int64_t added_ = 0;
+  bool several_ranks_ = false;
 };
 
 // What a run says. Only rank 0's speaks: text to standard output, warnings to
@@ -39,7 +68,7 @@ class Console {
                       double peak_flops);
   void step(const StepFigures& figures);
   void validation(std::int64_t step, double loss);
-  // The loss before and after, tokens/s, and the table of phases.
+  // The table of phases, the loss before and after, and tokens/s in the steps.
   void finish();
 
   void note(const std::string& line);
@@ -60,7 +89,11 @@ class Console {
   Clock::time_point started_;
   Clock::time_point drawn_;
   bool unfinished_line_ = false;
-  std::vector<StepFigures> seen_;
+  PhaseTable phases_;
+  std::int64_t steps_seen_ = 0;
+  double tokens_ = 0;
+  double first_loss_ = 0;
+  double last_loss_ = 0;
 };
 
 // The text parts, for themselves.
@@ -71,9 +104,5 @@ std::string model_summary(const ModelConfig& config, const Options& options,
 std::string step_line(const StepFigures& figures, std::int64_t steps,
                       double flops_per_token, double peak_flops,
                       double seconds_left);
-// Mean, deviation, least, median and most of each phase in ms, of the slowest
-// rank in each step. The first step, which warms up, is left out if there are
-// more than two.
-std::string phase_table(const std::vector<StepFigures>& steps);
 
 }  // namespace lockstep

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <exception>
 #include <set>
 #include <utility>
 
@@ -108,6 +109,7 @@ struct RunRecord::State {
     for (const auto& [name, value] : facts.numbers) {
       file.set_attribute(name, value);
     }
+    file.set_attribute("hdf5_version", hdf5::version());
     file.set_attribute("hostnames", facts.hostnames);
     hdf5::Group config = file.create_group("config");
     for (const auto& [name, value] : facts.config) {
@@ -142,6 +144,7 @@ struct RunRecord::State {
   std::vector<Reals> phases, comm_times;
   std::vector<Integers> comm_counts, memory;
 
+  bool all_written = false;
   Clock::time_point next_flush;
   std::set<std::string> causes_said;
   std::vector<std::string> warnings;
@@ -149,15 +152,23 @@ struct RunRecord::State {
 
 RunRecord::RunRecord(std::string path, const RunFacts& facts,
                      int world_size) {
+  check_writable(path, "the run record");
   state_ = std::make_unique<State>(std::move(path), facts, world_size);
   flush();
   require(state_->warnings.empty(), "{}", fmt::join(state_->warnings, "; "));
 }
 
-RunRecord::~RunRecord() = default;
+RunRecord::~RunRecord() {
+  try {
+    if (!state_->all_written) flush();
+  } catch (const std::exception&) {
+    // An earlier error is on its way out already, or nobody is left to tell.
+  }
+}
 
 void RunRecord::add_step(const StepFigures& figures) {
   State& s = *state_;
+  s.all_written = false;
   s.step.add(figures.step);
   s.loss.add(figures.loss);
   s.learning_rate.add(figures.learning_rate);
@@ -178,6 +189,7 @@ void RunRecord::add_step(const StepFigures& figures) {
 }
 
 void RunRecord::add_validation(std::int64_t step, double loss) {
+  state_->all_written = false;
   state_->validation_step.add(step);
   state_->validation_loss.add(loss);
 }
@@ -192,6 +204,7 @@ void RunRecord::flush() {
   s.for_each_column([](auto& column) { column.flush(); });
   try {
     replace_file(s.path, s.file.image());
+    s.all_written = true;
   } catch (const Error& error) {
     if (s.causes_said.insert(error.what()).second) {
       s.warnings.push_back(fmt::format(

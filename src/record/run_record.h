@@ -62,6 +62,7 @@ class RunRecord {
   // Writes the first state of the file at once, so that a path that cannot be
   // written is an Error before training starts.
   RunRecord(std::string path, const RunFacts& facts, int world_size);
+  // Flushes what was not written yet, also while an error unwinds.
   ~RunRecord();
 
   void add_step(const StepFigures& figures);
@@ -70,7 +71,7 @@ class RunRecord {
   // grows, so that writing stays below 2% of the time.
   void flush_if_due();
   // A write that fails is kept for the next try and gives a warning line once
-  // per cause through `warnings()`; training goes on.
+  // per cause through take_warnings(); training goes on.
   void flush();
   std::vector<std::string> take_warnings();
 

@@ -2,16 +2,25 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
-#include "mpi/communicator.h"
 #include "core/device.h"
 #include "model/parameter_hooks.h"
+#include "mpi/communicator.h"
 #include "ops/ops.h"
 #include "optim/shard.h"
 
 namespace lockstep {
+
+// What can be chosen about strategies.
+struct SyncOptions {
+  double bucket_mb = 25;          // bucketed: MiB of gradients a bucket
+  Dtype reduce_dtype = Dtype::f32;  // of gradients on the wire: f32 or bf16
+  int fsdp_prefetch = 1;          // units gathered ahead of use
+  std::int64_t local_steps = 8;   // local-sgd: steps between averages
+};
 
 // What a strategy works with. All outlive it.
 struct SyncContext {
@@ -20,7 +29,8 @@ struct SyncContext {
   Ops& ops;
   Communicator& comm;
   Dtype parameter_dtype;  // the compute dtype
-  bool trains = true;     // false: forward only, nothing to synchronise
+  bool trains = true;     // false: forward only, there are no gradients
+  SyncOptions options = {};
 };
 
 // A data-parallel strategy: who holds which part of parameters, gradients and
@@ -38,33 +48,48 @@ struct SyncContext {
 // Nothing here makes the host wait; order comes from the two lanes' events.
 class GradientSync : public ParameterHooks {
  public:
-  explicit GradientSync(const SyncContext& context) : context_(context) {}
+  explicit GradientSync(const SyncContext& context)
+      : context_(context), arriving_(context.store.units().size()) {}
   GradientSync(const GradientSync&) = delete;
   GradientSync& operator=(const GradientSync&) = delete;
 
-  // The unit's fp32 weights from and to host memory, [unit.elements] with
-  // padding zero. Every rank calls both; values given to load() may differ
-  // between ranks until broadcast_parameters().
-  virtual void load(Unit& unit, std::span<const float> values) = 0;
-  virtual void save(const Unit& unit, std::span<float> values) = 0;
-  // Makes rank 0's weights everyone's.
-  virtual void broadcast_parameters() = 0;
+  // Rank 0's fp32 weights of a unit, [unit.elements] with padding zero, become
+  // everyone's; the other ranks' values don't matter. Every rank calls.
+  void load(Unit& unit, std::span<const float> values);
+  // The unit's fp32 weights to host memory, on every rank. Every rank calls.
+  void save(const Unit& unit, std::span<float> values);
+
   virtual void begin_step() = 0;  // gradients are zero after this
-  // Micro-step `index` of `count` starts; only the last one's gradients are
-  // complete sums.
+  // Micro-step `index` of `count` starts; only after the last one's backward
+  // pass are gradients complete.
   virtual void begin_micro_step(int index, int count) {
     last_micro_step_ = index + 1 == count;
   }
+  // Waits on the compute lane for a unit whose parameters publish() has sent.
+  void acquire(Unit& unit, Pass pass) override;
   virtual void finish() = 0;
   virtual std::span<Shard> owned() = 0;
-  // Turns each rank's sum over its owned() into the sum over all parameters:
-  // f64 [n], on the compute lane. Nothing to do where owned() is everything.
-  virtual void sum_over_shards(const Tensor&) {}
   virtual void publish() {}
 
+  // Whether owned() is a part of what there is, different on each rank.
+  virtual bool sharded() const { return false; }
+  // Turns each rank's sum over its owned() into the sum over all parameters:
+  // f64 [n], on the compute lane.
+  void sum_over_shards(const Tensor& sums);
+
+  // A line about how the work is shared out, for the start of a run.
+  virtual std::string remark() const { return ""; }
+
  protected:
+  // Takes a unit's new fp32 weights, f32 [unit.elements] on the device.
+  virtual void take(Unit& unit, const Tensor& values);
+  // Brings the communication lane up to what compute has issued.
+  void order_after_compute();
+
   SyncContext context_;
   bool last_micro_step_ = true;
+  // By unit: when parameters on their way since publish() will be there.
+  std::vector<Event> arriving_;
 };
 
 // Every strategy by name, in the order of the documentation.

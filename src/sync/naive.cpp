@@ -3,12 +3,10 @@
 namespace lockstep {
 
 void Naive::finish() {
-  Communicator& comm = context_.comm;
-  comm.wait(context_.device.record());
   for (const Parameter* parameter : context_.store.parameters()) {
-    comm.all_reduce(parameter->gradient(), Reduction::average);
+    start_all_reduce(parameter->gradient());
   }
-  comm.join(context_.device, comm.record());
+  finish_all_reduces();
 }
 
 }  // namespace lockstep

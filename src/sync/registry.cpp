@@ -1,9 +1,17 @@
 #include <algorithm>
 #include <array>
 
+#include "sync/bucketed.h"
+#include "sync/flat.h"
+#include "sync/fsdp.h"
 #include "sync/gradient_sync.h"
+#include "sync/local_sgd.h"
 #include "sync/naive.h"
+#include "sync/overlap.h"
 #include "sync/replica.h"
+#include "sync/sharded_optimizer.h"
+#include "sync/zero1.h"
+#include "sync/zero2.h"
 
 namespace lockstep {
 namespace {
@@ -21,6 +29,14 @@ std::unique_ptr<GradientSync> make(const SyncContext& context) {
 constexpr std::array registry = {
     Entry{"none", make<Replica>},
     Entry{"naive", make<Naive>},
+    Entry{"flat", make<Flat>},
+    Entry{"overlap", make<Overlap>},
+    Entry{"bucketed", make<Bucketed>},
+    Entry{"sharded-optimizer", make<ShardedOptimizer>},
+    Entry{"zero1", make<Zero1>},
+    Entry{"zero2", make<Zero2>},
+    Entry{"fsdp", make<Fsdp>},
+    Entry{"local-sgd", make<LocalSgd>},
 };
 
 }  // namespace

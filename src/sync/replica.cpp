@@ -2,53 +2,58 @@
 
 namespace lockstep {
 
-Replica::Replica(const SyncContext& context) : GradientSync(context) {
-  std::int64_t elements = 0;
-  for (const Unit& unit : context_.store.units()) elements += unit.elements;
-
-  parameters_memory_ =
-      context_.device.allocate(context_.parameter_dtype, {elements},
-                               Category::parameters, "parameters");
-  parameters_ =
-      parameters_memory_.tensor(context_.parameter_dtype, {elements});
+Replica::Replica(const SyncContext& context, OptimizerState state)
+    : GradientSync(context),
+      parameters_(context_.device, context_.store, context_.parameter_dtype,
+                  &Unit::parameters, Category::parameters, "parameters") {
   if (context_.trains) {
-    gradients_memory_ = context_.device.allocate(
-        Dtype::f32, {elements}, Category::gradients, "gradients");
-    gradients_ = gradients_memory_.tensor(Dtype::f32, {elements});
-  }
-
-  std::int64_t begin = 0;
-  for (Unit& unit : context_.store.units()) {
-    unit.parameters = parameters_.range(begin, unit.elements);
-    if (context_.trains) {
-      unit.gradients = gradients_.range(begin, unit.elements);
-      shards_.emplace_back(context_.device, unit, 0, unit.parameters,
-                           unit.gradients);
+    gradients_ = FlatBuffer(context_.device, context_.store, Dtype::f32,
+                            &Unit::gradients, Category::gradients, "gradients");
+    if (context_.options.reduce_dtype == Dtype::bf16) {
+      const Shape shape = gradients_.all().shape;
+      wire_memory_ = context_.device.allocate(
+          Dtype::bf16, shape, Category::communication, "gradients to send");
+      wire_ = wire_memory_.tensor(Dtype::bf16, shape);
     }
-    begin += unit.elements;
+  }
+  if (state == OptimizerState::elsewhere) return;
+  for (Unit& unit : context_.store.units()) {
+    shards_.emplace_back(context_.device, unit, 0, unit.parameters,
+                         unit.gradients);
   }
 }
 
-void Replica::load(Unit& unit, std::span<const float> values) {
-  upload(context_.device, unit.parameters, values);
-  if (context_.trains) upload(context_.device, shards_[unit.index].master, values);
-}
-
-void Replica::save(const Unit& unit, std::span<float> values) {
-  download(context_.device, values,
-           context_.trains ? shards_[unit.index].master : unit.parameters);
-}
-
-void Replica::broadcast_parameters() {
-  Communicator& comm = context_.comm;
-  comm.wait(context_.device.record());
-  for (const Shard& shard : shards_) comm.broadcast(shard.master, 0);
-  comm.broadcast(parameters_, 0);
-  comm.join(context_.device, comm.record());
+void Replica::take(Unit& unit, const Tensor& values) {
+  context_.ops.cast(unit.parameters, values);
+  GradientSync::take(unit, values);
 }
 
 void Replica::begin_step() {
-  if (context_.trains) context_.device.zero(gradients_);
+  if (context_.trains) context_.device.zero(gradients_.all());
+}
+
+Tensor Replica::on_the_wire(const Tensor& gradients) const {
+  return wire_ ? wire_.range(gradients_.offset_of(gradients),
+                             gradients.elements())
+               : gradients;
+}
+
+void Replica::start_all_reduce(const Tensor& gradients) {
+  const Tensor sent = on_the_wire(gradients);
+  if (wire_) context_.ops.cast(sent, gradients);
+  order_after_compute();
+  context_.comm.all_reduce(sent, Reduction::average);
+  started_.push_back(gradients);
+}
+
+void Replica::finish_all_reduces() {
+  context_.comm.join(context_.device, context_.comm.record());
+  if (wire_) {
+    for (const Tensor& gradients : started_) {
+      context_.ops.cast(gradients, on_the_wire(gradients));
+    }
+  }
+  started_.clear();
 }
 
 }  // namespace lockstep

@@ -2,33 +2,50 @@
 
 #include <vector>
 
+#include "sync/flat_buffer.h"
 #include "sync/gradient_sync.h"
 
 namespace lockstep {
 
-// Whole parameters, gradients and optimizer state on every rank, in one flat
-// buffer each: what all replicated strategies (DDP) hold. Alone it
+// Whole parameters and gradients on every rank, in one flat buffer each: what
+// data-parallel strategies that replicate the model hold. Alone it
 // synchronises nothing, which is `--sync none`.
 class Replica : public GradientSync {
  public:
-  explicit Replica(const SyncContext& context);
+  explicit Replica(const SyncContext& context)
+      : Replica(context, OptimizerState::whole) {}
 
-  void load(Unit& unit, std::span<const float> values) override;
-  void save(const Unit& unit, std::span<float> values) override;
-  void broadcast_parameters() override;
   void begin_step() override;
   void finish() override {}
   std::span<Shard> owned() override { return shards_; }
 
  protected:
-  // All units' parameters and gradients, one after the other.
-  Tensor parameters_;
-  Tensor gradients_;
+  // whole: every rank updates everything. elsewhere: the subclass says what
+  // this rank updates, by filling shards_.
+  enum class OptimizerState { whole, elsewhere };
+  Replica(const SyncContext& context, OptimizerState state);
+
+  void take(Unit& unit, const Tensor& values) override;
+
+  // Averaging all-reduce of a part of the gradients, which the compute lane
+  // has issued; goes on while compute does. In bf16 on the wire, a copy
+  // travels.
+  void start_all_reduce(const Tensor& gradients);
+  // The compute lane has every gradient that was started.
+  void finish_all_reduces();
+
+  // Where a part of the gradients is when it travels: itself, or its place in
+  // the bf16 copy.
+  Tensor on_the_wire(const Tensor& gradients) const;
+
+  FlatBuffer parameters_;
+  FlatBuffer gradients_;
+  std::vector<Shard> shards_;
 
  private:
-  Buffer parameters_memory_;
-  Buffer gradients_memory_;
-  std::vector<Shard> shards_;
+  Buffer wire_memory_;
+  Tensor wire_;                 // bf16, laid out as gradients_, or empty
+  std::vector<Tensor> started_;  // since the last finish
 };
 
 }  // namespace lockstep

@@ -2,22 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "checkpoint/weights.h"
 #include "core/random.h"
 
 namespace lockstep {
 namespace {
-
-BatchShape batch_shape(const Options& options, const World& world) {
-  return {options.batch_size,
-          options.model.context_length,
-          options.grad_accumulation,
-          options.model.vocab_size,
-          world.rank(),
-          world.size()};
-}
 
 std::unique_ptr<Batches> make_batches(const TokenSource& source,
                                       const Options& options,
@@ -94,7 +84,7 @@ std::int32_t sample(std::span<const float> logits, double uniform) {
 
 RunData open_data(const Options& options, World& world) {
   RunData data;
-  const BatchShape shape = batch_shape(options, world);
+  const BatchShape shape = batch_shape(options, world.rank(), world.size());
   if (options.data == "random") {
     data.training = noise_batches(shape, options.seed);
   } else {
@@ -119,36 +109,8 @@ Trainer::Trainer(const Options& options, World& world, Backend& backend,
     : options_(options),
       world_(world),
       device_(*backend.device),
-      ops_(*backend.ops),
-      comm_(comm),
       data_(data),
-      schedule_{options.lr, options.min_lr, options.warmup_steps,
-                options.decay_steps},
-      store_(options.model, world.size()),
-      sync_(make_gradient_sync(
-          options.sync, {store_, device_, ops_, comm_,
-                         compute_dtype(options.precision), trains()})),
-      optimizer_({options.beta1, options.beta2, options.adam_eps,
-                  options.weight_decay, options.decay_norms, options.clip},
-                 device_, ops_, sync_->owned()),
-      model_(options.model, compute_dtype(options.precision), backend, store_,
-             *sync_, options.batch_size, trains()),
-      feeder_(device_, *data.training,
-              options.batch_size * options.model.context_length,
-              options.grad_accumulation),
-      clock_(device_, options.timing == Timing::sync),
-      results_memory_(device_.allocate(Dtype::f64, {PhaseClock::slots, 2},
-                                       Category::workspace, "step results")),
-      read_back_memory_(
-          device_.allocate_host(PhaseClock::slots * 2 * sizeof(double))) {
-  const Tensor results =
-      results_memory_.tensor(Dtype::f64, {PhaseClock::slots, 2});
-  for (int slot = 0; slot < PhaseClock::slots; ++slot) {
-    in_flight_[slot] = {
-        results.range(2 * slot, 1), results.range(2 * slot + 1, 1),
-        static_cast<double*>(read_back_memory_.get()) + 2 * slot, nullptr};
-  }
-
+      engine_(options, backend, comm, *data.training) {
   const std::int64_t tokens =
       options.batch_size * options.model.context_length;
   evaluation_memory_ = device_.allocate(
@@ -159,21 +121,15 @@ Trainer::Trainer(const Options& options, World& world, Backend& backend,
                         {2, tokens}};
 
   if (options.init.empty()) {
-    initialise_weights(store_, *sync_, options.seed);
+    initialise_weights(store(), sync(), options.seed);
   } else {
-    world_.together([&] { load_weights(options.init, store_, *sync_); });
+    load_weights(options.init, store(), sync(), world);
   }
-  sync_->broadcast_parameters();
-  device_.synchronize();
-}
-
-double Trainer::learning_rate(std::int64_t step) const {
-  return options_.mode == Mode::train ? schedule_.at(step) : 0;
 }
 
 void Trainer::run(RunRecord* record, Console& console) {
   for (std::int64_t step = 1; step <= options_.steps; ++step) {
-    issue(step);
+    engine_.issue(step);
     // The host stays one step ahead of the device.
     if (step > 1) report(step - 1, record, console);
 
@@ -187,75 +143,15 @@ void Trainer::run(RunRecord* record, Console& console) {
   report(options_.steps, record, console);
 }
 
-void Trainer::issue(std::int64_t step) {
-  InFlight& results = in_flight_[step % PhaseClock::slots];
-  const std::int64_t micro_steps = options_.grad_accumulation;
-  clock_.begin_step(step);
-  comm_.begin_step(step);
-
-  for (std::int64_t micro_step = 0; micro_step < micro_steps; ++micro_step) {
-    clock_.enter(Phase::data);
-    const BatchFeeder::Batch batch = feeder_.next();
-    if (micro_step == 0) {
-      clock_.enter(Phase::zero_grad);
-      device_.zero(results.loss);
-      device_.zero(results.norm_squared);
-      sync_->begin_step();
-    }
-    sync_->begin_micro_step(static_cast<int>(micro_step),
-                            static_cast<int>(micro_steps));
-
-    clock_.enter(Phase::forward);
-    model_.forward(batch.inputs);
-    clock_.enter(Phase::loss);
-    model_.loss(batch.targets, results.loss, 1.0 / double(micro_steps),
-                trains() ? Transformer::Gradient::yes
-                         : Transformer::Gradient::no);
-    if (trains()) {
-      clock_.enter(Phase::backward);
-      model_.backward(batch.inputs);
-    }
-    clock_.enter(Phase::data);
-    feeder_.release();
-  }
-
-  if (trains()) {
-    clock_.enter(Phase::grad_sync);
-    sync_->finish();
-  }
-  if (options_.mode == Mode::train) {
-    clock_.enter(Phase::optimizer);
-    optimizer_.add_norm_squared(results.norm_squared);
-    sync_->sum_over_shards(results.norm_squared);
-    optimizer_.step(step, learning_rate(step), results.norm_squared);
-    sync_->publish();
-  }
-  device_.copy_to_host(results.read_back, results.loss);
-  device_.copy_to_host(results.read_back + 1, results.norm_squared);
-  results.done = clock_.end_step();
-}
-
 void Trainer::report(std::int64_t step, RunRecord* record, Console& console) {
-  const InFlight& results = in_flight_[step % PhaseClock::slots];
-  results.done->wait();
-
-  RankFigures mine;
-  const CommFigures comm = comm_.figures_of(step);
-  mine.phase_ms = clock_.milliseconds(step);
-  mine.comm_busy_ms = comm.busy_ms;
-  mine.comm_exposed_ms = comm.exposed_ms;
-  mine.comm_calls = comm.calls;
-  mine.comm_bytes = comm.bytes;
-  mine.memory = device_.ledger().figures();
-  const std::vector<double> row = packed(mine, results.read_back[0]);
+  const StepEngine::Result mine = engine_.wait(step);
+  const std::vector<double> row = packed(mine.figures, mine.loss);
   const std::vector<double> rows = world_.all_gather(row);
 
   StepFigures figures;
   figures.step = step;
-  figures.learning_rate = learning_rate(step);
-  figures.gradient_norm = options_.mode == Mode::train
-                              ? std::sqrt(results.read_back[1])
-                              : std::numeric_limits<double>::quiet_NaN();
+  figures.learning_rate = engine_.learning_rate(step);
+  figures.gradient_norm = mine.gradient_norm;
   figures.tokens = options_.batch_size * options_.model.context_length *
                    options_.grad_accumulation * world_.size();
   for (int rank = 0; rank < world_.size(); ++rank) {
@@ -269,11 +165,12 @@ void Trainer::report(std::int64_t step, RunRecord* record, Console& console) {
     for (const std::string& line : record->take_warnings()) console.warn(line);
   }
   console.step(figures);
+  if (std::isfinite(figures.loss)) return;
+  if (record != nullptr) record->flush();
   world_.together([&] {
-    require(std::isfinite(figures.loss),
-            "the loss is {} at step {}; the record holds every step up to it; "
-            "try a lower --lr, more --warmup-steps or a --clip",
-            figures.loss, step);
+    fail("the loss is {} at step {}; the record holds every step up to it; "
+         "try a lower --lr, more --warmup-steps or a --clip",
+         figures.loss, step);
   });
 }
 
@@ -285,8 +182,8 @@ double Trainer::validate() {
   for (std::int64_t i = 0; i < options_.validation_batches; ++i) {
     data_.validation->fill(0, i, all.first(tokens), all.last(tokens));
     device_.copy_to_device(evaluation_tokens_, staged.data());
-    model_.forward(evaluation_tokens_.range(0, tokens));
-    model_.loss(evaluation_tokens_.range(tokens, tokens), evaluation_loss_,
+    engine_.model().forward(evaluation_tokens_.range(0, tokens));
+    engine_.model().loss(evaluation_tokens_.range(tokens, tokens), evaluation_loss_,
                 1.0 / double(options_.validation_batches),
                 Transformer::Gradient::no);
     device_.synchronize();
@@ -313,8 +210,8 @@ std::vector<std::int32_t> Trainer::generate(
     std::copy(text.end() - length, text.end(), window.begin());
     const Tensor inputs = evaluation_tokens_.range(0, context);
     device_.copy_to_device(inputs, window.data());
-    model_.forward(inputs);
-    download(device_, logits, model_.logits(length - 1).range(0, std::ssize(logits)));
+    engine_.model().forward(inputs);
+    download(device_, logits, engine_.model().logits(length - 1).range(0, std::ssize(logits)));
     const auto bits = random_bits(options_.seed, Stream::generation, 0,
                                   static_cast<std::uint64_t>(i));
     text.push_back(sample(logits, unit_interval(bits[0], bits[1])));

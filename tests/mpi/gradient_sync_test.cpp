@@ -142,7 +142,6 @@ TEST_F(GradientSyncTest, NaiveSumsMicroStepsBeforeItAverages) {
 TEST_F(GradientSyncTest, NaiveMakesRankZerosWeightsEveryones) {
   Replicated naive(*comm_, batch, "naive");
   naive.initialise(100 + world().rank());
-  naive.sync().broadcast_parameters();
   Replicated root(*comm_, batch, "");
   root.initialise(100);
   EXPECT_EQ(naive.weights(), root.weights());

@@ -194,14 +194,25 @@ TEST_P(Cast, RoundsToTheNearestEven) {
   EXPECT_EQ(get(wide), wanted);
 }
 
-TEST_P(Cast, ScalesInPlace) {
+TEST_P(Cast, CopiesWithinADtype) {
   const Floats x = random_activations(20001, 1);
-  Floats wanted;
-  for (const float value : x) wanted.push_back(value * 0.3f);
   for (const Dtype type : {Dtype::f32, dtype()}) {
-    const Tensor values = put(type, x, {20001});
-    ops().scale(values, 0.3f);
-    EXPECT_EQ(get(values), type == dtype() ? rounded(wanted) : wanted);
+    const Tensor copy = zeros(type, {20001});
+    ops().cast(copy, put(type, x, {20001}));
+    EXPECT_EQ(get(copy), get(put(type, x, {20001})));
+  }
+}
+
+TEST_P(Cast, AddsToASum) {
+  const Floats x = random_activations(20001, 1);
+  const Floats before = random_floats(20001, 2);
+  for (const Dtype type : {Dtype::f32, dtype()}) {
+    const Tensor sum = fp32(before, {20001});
+    const Tensor term = put(type, x, {20001});
+    ops().add(sum, term);
+    Floats wanted = get(term);
+    for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] += before[i];
+    EXPECT_EQ(get(sum), wanted);
   }
 }
 
@@ -210,7 +221,10 @@ TEST_P(Cast, RefusesOtherDtypes) {
                Error);
   EXPECT_THROW(ops().cast(zeros(Dtype::bf16, {3}), zeros(Dtype::f32, {4})),
                Error);
-  EXPECT_THROW(ops().scale(zeros(Dtype::i32, {4}), 2), Error);
+  EXPECT_THROW(ops().add(zeros(Dtype::f32, {4}), zeros(Dtype::i32, {4})),
+               Error);
+  EXPECT_THROW(ops().add(zeros(Dtype::f32, {3}), zeros(Dtype::f32, {4})),
+               Error);
 }
 
 }  // namespace

@@ -10,7 +10,9 @@ namespace lockstep {
 void CpuOps::adamw(const AdamwRange& range, const Tensor& scalars,
                    const Tensor& factor) {
   const std::int64_t count = range.parameters.elements();
-  check_count(range.parameters, dtype_, count, "adamw: parameters");
+  const bool same_memory = range.parameters.data == range.master.data;
+  check_count(range.parameters, same_memory ? Dtype::f32 : dtype_, count,
+              "adamw: parameters");
   check_count(range.master, Dtype::f32, count, "adamw: master");
   check_count(range.gradients, Dtype::f32, count, "adamw: gradients");
   check_count(range.first_moment, Dtype::f32, count, "adamw: first_moment");
@@ -28,7 +30,7 @@ void CpuOps::adamw(const AdamwRange& range, const Tensor& scalars,
   const auto unbias =
       static_cast<float>(1.0 / std::sqrt(double(at.bias_correction2)));
 
-  with_storage([&]<class T>(T) {
+  const auto update = [&]<class T>(T) {
     T* parameters = range.parameters.as<T>();
     float* master = range.master.as<float>();
     const float* gradients = range.gradients.as<float>();
@@ -48,7 +50,8 @@ void CpuOps::adamw(const AdamwRange& range, const Tensor& scalars,
         store(parameters[i], p);
       }
     });
-  });
+  };
+  range.parameters.dtype == Dtype::f32 ? update(float{}) : update(bfloat16{});
 }
 
 }  // namespace lockstep

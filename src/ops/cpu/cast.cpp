@@ -16,41 +16,38 @@ void cast_elements(const Tensor& out, const Tensor& x) {
   });
 }
 
-template <class T>
-void scale_elements(const Tensor& x, float factor) {
-  T* values = x.as<T>();
+template <class From>
+void add_elements(const Tensor& sum, const Tensor& x) {
+  float* y = sum.as<float>();
+  const From* in = x.as<From>();
   parallel_pieces(x.elements(), [&](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
-    for (std::int64_t i = begin; i < end; ++i) {
-      store(values[i], load(values[i]) * factor);
-    }
+    for (std::int64_t i = begin; i < end; ++i) y[i] += load(in[i]);
   });
+}
+
+// Calls apply(T{}) with the element type of an f32 or bf16 tensor.
+template <class Apply>
+void with_element(const Tensor& x, const char* what, Apply apply) {
+  if (x.dtype == Dtype::f32) return apply(float{});
+  if (x.dtype == Dtype::bf16) return apply(bfloat16{});
+  fail("{} is {}, wanted f32 or bf16", what, name_of(x.dtype));
 }
 
 }  // namespace
 
 void CpuOps::cast(const Tensor& out, const Tensor& x) {
   check_count(out, out.dtype, x.elements(), "cast: out");
-  check_count(x, x.dtype, x.elements(), "cast: x");
-  if (x.dtype == Dtype::f32 && out.dtype == Dtype::bf16) {
-    cast_elements<bfloat16, float>(out, x);
-  } else if (x.dtype == Dtype::bf16 && out.dtype == Dtype::f32) {
-    cast_elements<float, bfloat16>(out, x);
-  } else {
-    fail("cast: from {} to {}, but only f32 and bf16 change into each other",
-         name_of(x.dtype), name_of(out.dtype));
-  }
+  with_element(x, "cast: x", [&]<class From>(From) {
+    with_element(out, "cast: out",
+                 [&]<class To>(To) { cast_elements<To, From>(out, x); });
+  });
 }
 
-void CpuOps::scale(const Tensor& x, float factor) {
-  check_count(x, x.dtype, x.elements(), "scale: x");
-  if (x.dtype == Dtype::f32) {
-    scale_elements<float>(x, factor);
-  } else if (x.dtype == Dtype::bf16) {
-    scale_elements<bfloat16>(x, factor);
-  } else {
-    fail("scale: x is {}, wanted f32 or bf16", name_of(x.dtype));
-  }
+void CpuOps::add(const Tensor& sum, const Tensor& x) {
+  check_count(sum, Dtype::f32, x.elements(), "add: sum");
+  with_element(x, "add: x",
+               [&]<class From>(From) { add_elements<From>(sum, x); });
 }
 
 }  // namespace lockstep

@@ -62,7 +62,7 @@ class CpuOps final : public Ops {
              const Tensor& factor) override;
 
   void cast(const Tensor& out, const Tensor& x) override;
-  void scale(const Tensor& x, float factor) override;
+  void add(const Tensor& sum, const Tensor& x) override;
 
  private:
   // Scratch memory, one buffer a purpose, that grows to the largest request.

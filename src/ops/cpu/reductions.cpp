@@ -7,16 +7,19 @@
 namespace lockstep {
 namespace {
 
+template <class Term>
+double sum_of_piece(const float* x, std::int64_t count, Term term) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t i = 0; i < count; ++i) sum += term(double(x[i]));
+  return sum;
+}
+
 // Sum of term(x[i]) in fp64: by pieces, and the pieces in order.
 template <class Term>
 double sum_of(const float* x, std::int64_t count, double* parts, Term term) {
   parallel_pieces(count, [&](std::int64_t begin, std::int64_t end) {
-    double sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (std::int64_t i = begin; i < end; ++i) {
-      sum += term(static_cast<double>(x[i]));
-    }
-    parts[begin / piece_elements] = sum;
+    parts[begin / piece_elements] = sum_of_piece(x + begin, end - begin, term);
   });
   double total = 0;
   for (std::int64_t piece = 0; piece < pieces_of(count); ++piece) {

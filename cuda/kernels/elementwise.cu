@@ -1,0 +1,68 @@
+#include "cuda/kernels/common.cuh"
+
+namespace lockstep::kernels {
+namespace {
+
+constexpr int threads = 256;
+
+// out[i] = x[i] or, accumulating, out[i] + x[i], for a flat range. Moves n
+// elements in, n out, and n more in when it accumulates.
+template <int width, bool accumulate, class To, class From>
+__global__ void copy_kernel(To* out, const From* x, std::int64_t n) {
+  const std::int64_t first =
+      (std::int64_t{blockIdx.x} * threads + threadIdx.x) * width;
+  if (first + width <= n) {
+    float values[width];
+    load(values, x + first);
+    if constexpr (accumulate) {
+      float sums[width];
+      load(sums, out + first);
+#pragma unroll
+      for (int w = 0; w < width; ++w) values[w] += sums[w];
+    }
+    store(out + first, values);
+    return;
+  }
+  for (std::int64_t i = first; i < n; ++i) {
+    float value = to_float(x[i]);
+    if constexpr (accumulate) value += to_float(out[i]);
+    out[i] = from_float<To>(value);
+  }
+}
+
+template <bool accumulate, class To, class From>
+void copy(const Launch& launch, To* out, const From* x, std::int64_t n) {
+  // Sixteen bytes of the wider type.
+  constexpr int width = std::min(full_width<To>, full_width<From>);
+  if (rows_are_aligned<float>(0, out, x)) {
+    const unsigned blocks = grid_blocks(divide_up(n, threads * width), "cast");
+    copy_kernel<width, accumulate>
+        <<<blocks, threads, 0, launch.stream>>>(out, x, n);
+  } else {
+    const unsigned blocks = grid_blocks(divide_up(n, threads), "cast");
+    copy_kernel<1, accumulate>
+        <<<blocks, threads, 0, launch.stream>>>(out, x, n);
+  }
+  check_launch("cast");
+}
+
+}  // namespace
+
+template <class To, class From>
+void cast(const Launch& launch, To* out, const From* x, std::int64_t n) {
+  copy<false>(launch, out, x, n);
+}
+
+template <class From>
+void add(const Launch& launch, float* sum, const From* x, std::int64_t n) {
+  copy<true>(launch, sum, x, n);
+}
+
+template void cast(const Launch&, float*, const float*, std::int64_t);
+template void cast(const Launch&, float*, const bf16*, std::int64_t);
+template void cast(const Launch&, bf16*, const float*, std::int64_t);
+template void cast(const Launch&, bf16*, const bf16*, std::int64_t);
+template void add(const Launch&, float*, const float*, std::int64_t);
+template void add(const Launch&, float*, const bf16*, std::int64_t);
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,67 @@
+#include "sync/parameter_ring.h"
+
+#include <algorithm>
+
+#include "sync/unit_shards.h"
+
+namespace lockstep {
+
+ParameterRing::ParameterRing(const SyncContext& context,
+                             std::span<Shard> shards)
+    : context_(context),
+      shards_(shards),
+      slots_(1 + context.options.fsdp_prefetch) {
+  const auto slots = static_cast<std::int64_t>(slots_.size());
+  const std::int64_t whole = largest_unit(context_.store);
+  const Dtype dtype = context_.parameter_dtype;
+  memory_ = context_.device.allocate(
+      dtype, {slots * whole}, Category::parameters, "gathered parameters");
+  const Tensor all = memory_.tensor(dtype, {slots * whole});
+  for (std::int64_t i = 0; i < slots; ++i) {
+    slots_[i].parameters = all.range(i * whole, whole);
+  }
+}
+
+ParameterRing::Slot& ParameterRing::gathered(Unit& unit) {
+  const auto holding = [&](const Unit* wanted) {
+    return std::find_if(slots_.begin(), slots_.end(),
+                        [&](const Slot& slot) { return slot.unit == wanted; });
+  };
+  if (const auto slot = holding(&unit); slot != slots_.end()) return *slot;
+
+  const auto slot = holding(nullptr);
+  require(slot != slots_.end(), "no buffer is free to gather '{}'", unit.name);
+  const Shard& shard = shards_[unit.index];
+  const Tensor whole = slot->parameters.range(0, unit.elements);
+  const Tensor mine = whole.range(shard.begin, shard.count);
+  context_.ops.cast(mine, shard.master);
+  context_.comm.wait(context_.device.record());
+  context_.comm.all_gather(whole, mine);
+  slot->arrived = context_.comm.record();
+  slot->unit = &unit;
+  return *slot;
+}
+
+void ParameterRing::acquire(Unit& unit, Pass pass) {
+  Slot& slot = gathered(unit);
+  auto& units = context_.store.units();
+  const int direction = pass == Pass::forward ? 1 : -1;
+  for (int ahead = 1; ahead <= context_.options.fsdp_prefetch; ++ahead) {
+    const int index = unit.index + direction * ahead;
+    // The lookup's backward pass doesn't read its table.
+    const int first = pass == Pass::forward ? 0 : 1;
+    if (index < first || index >= std::ssize(units)) break;
+    gathered(units[index]);
+  }
+  context_.comm.join(context_.device, slot.arrived);
+  unit.parameters = slot.parameters.range(0, unit.elements);
+}
+
+void ParameterRing::release(Unit& unit) {
+  for (Slot& slot : slots_) {
+    if (slot.unit == &unit) slot.unit = nullptr;
+  }
+  unit.parameters = {};
+}
+
+}  // namespace lockstep

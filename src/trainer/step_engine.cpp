@@ -1,0 +1,128 @@
+#include "trainer/step_engine.h"
+
+#include <cmath>
+#include <limits>
+
+namespace lockstep {
+namespace {
+
+SyncOptions sync_options(const Options& options) {
+  return {options.bucket_mb,
+          options.reduce_dtype,
+          options.fsdp_prefetch,
+          options.local_steps};
+}
+
+}  // namespace
+
+BatchShape batch_shape(const Options& options, int rank, int world_size) {
+  return {options.batch_size,       options.model.context_length,
+          options.grad_accumulation, options.model.vocab_size,
+          rank,                      world_size};
+}
+
+StepEngine::StepEngine(const Options& options, Backend& backend,
+                       Communicator& comm, const Batches& batches)
+    : options_(options),
+      device_(*backend.device),
+      comm_(comm),
+      schedule_{options.lr, options.min_lr, options.warmup_steps,
+                options.decay_steps},
+      store_(options.model, comm.size()),
+      sync_(make_gradient_sync(
+          options.sync, {store_, device_, *backend.ops, comm_,
+                         compute_dtype(options.precision), trains(),
+                         sync_options(options)})),
+      optimizer_({options.beta1, options.beta2, options.adam_eps,
+                  options.weight_decay, options.decay_norms, options.clip},
+                 device_, *backend.ops,
+                 trains() ? sync_->owned() : std::span<Shard>()),
+      model_(options.model, compute_dtype(options.precision), backend, store_,
+             *sync_, options.batch_size, trains()),
+      feeder_(device_, batches,
+              options.batch_size * options.model.context_length,
+              options.grad_accumulation),
+      clock_(device_, options.timing == Timing::sync),
+      numbers_memory_(device_.allocate(Dtype::f64, {in_flight, 2},
+                                       Category::workspace, "step results")),
+      read_back_memory_(device_.allocate_host(in_flight * 2 * sizeof(double))) {
+  const Tensor all = numbers_memory_.tensor(Dtype::f64, {in_flight, 2});
+  for (int slot = 0; slot < in_flight; ++slot) {
+    numbers_[slot] = {
+        all.range(2 * slot, 1), all.range(2 * slot + 1, 1),
+        static_cast<double*>(read_back_memory_.get()) + 2 * slot, nullptr};
+  }
+}
+
+double StepEngine::learning_rate(std::int64_t step) const {
+  return options_.mode == Mode::train ? schedule_.at(step) : 0;
+}
+
+void StepEngine::issue(std::int64_t step) {
+  Numbers& numbers = numbers_[step % in_flight];
+  const std::int64_t micro_steps = options_.grad_accumulation;
+  clock_.begin_step(step);
+  comm_.begin_step(step);
+
+  for (std::int64_t micro_step = 0; micro_step < micro_steps; ++micro_step) {
+    clock_.enter(Phase::data);
+    const BatchFeeder::Batch batch = feeder_.next();
+    if (micro_step == 0) {
+      clock_.enter(Phase::zero_grad);
+      device_.zero(numbers.loss);
+      device_.zero(numbers.norm_squared);
+      sync_->begin_step();
+    }
+    sync_->begin_micro_step(static_cast<int>(micro_step),
+                            static_cast<int>(micro_steps));
+
+    clock_.enter(Phase::forward);
+    model_.forward(batch.inputs);
+    clock_.enter(Phase::loss);
+    model_.loss(batch.targets, numbers.loss, 1.0 / double(micro_steps),
+                trains() ? Transformer::Gradient::yes
+                         : Transformer::Gradient::no);
+    if (trains()) {
+      clock_.enter(Phase::backward);
+      model_.backward(batch.inputs);
+    }
+    clock_.enter(Phase::data);
+    feeder_.release();
+  }
+
+  if (trains()) {
+    clock_.enter(Phase::grad_sync);
+    sync_->finish();
+  }
+  if (options_.mode == Mode::train) {
+    clock_.enter(Phase::optimizer);
+    optimizer_.add_norm_squared(numbers.norm_squared);
+    sync_->sum_over_shards(numbers.norm_squared);
+    optimizer_.step(step, learning_rate(step), numbers.norm_squared);
+    sync_->publish();
+  }
+  device_.copy_to_host(numbers.read_back, numbers.loss);
+  device_.copy_to_host(numbers.read_back + 1, numbers.norm_squared);
+  numbers.done = clock_.end_step();
+}
+
+StepEngine::Result StepEngine::wait(std::int64_t step) {
+  const Numbers& numbers = numbers_[step % in_flight];
+  numbers.done->wait();
+  Result result;
+  result.loss = numbers.read_back[0];
+  result.gradient_norm = options_.mode == Mode::train
+                             ? std::sqrt(numbers.read_back[1])
+                             : std::numeric_limits<double>::quiet_NaN();
+  RankFigures& figures = result.figures;
+  const CommFigures comm = comm_.figures_of(step);
+  figures.phase_ms = clock_.milliseconds(step);
+  figures.comm_busy_ms = comm.busy_ms;
+  figures.comm_exposed_ms = comm.exposed_ms;
+  figures.comm_calls = comm.calls;
+  figures.comm_bytes = comm.bytes;
+  figures.memory = device_.ledger().figures();
+  return result;
+}
+
+}  // namespace lockstep
