@@ -4,17 +4,31 @@
 
 namespace lockstep {
 
+Traffic CommFigures::total() const {
+  Traffic sum;
+  for (const Traffic& each : traffic) {
+    sum.calls += each.calls;
+    sum.elements += each.elements;
+    sum.bytes += each.bytes;
+  }
+  return sum;
+}
+
 template <class Work>
-void Communicator::book(std::int64_t bytes, Work work) {
+void Communicator::book(Collective collective, int times, const Tensor& tensor,
+                        Work work) {
   Event begin = record();
   work();
-  slot_->calls += 1;
-  slot_->bytes += bytes;
+  Traffic& traffic = slot_->traffic[static_cast<int>(collective)];
+  traffic.calls += 1;
+  traffic.elements += times * tensor.elements();
+  traffic.bytes += times * tensor.bytes();
   slot_->busy.emplace_back(std::move(begin), record());
 }
 
 void Communicator::all_reduce(const Tensor& buffer, Reduction reduction) {
-  book(2 * buffer.bytes(), [&] { do_all_reduce(buffer, reduction); });
+  book(Collective::all_reduce, 2, buffer,
+       [&] { do_all_reduce(buffer, reduction); });
 }
 
 void Communicator::reduce_scatter(const Tensor& shard, const Tensor& whole,
@@ -24,7 +38,8 @@ void Communicator::reduce_scatter(const Tensor& shard, const Tensor& whole,
           "reduce-scatter of {} {} into shards of {} {} on {} ranks",
           whole.elements(), name_of(whole.dtype), shard.elements(),
           name_of(shard.dtype), size());
-  book(whole.bytes(), [&] { do_reduce_scatter(shard, whole, reduction); });
+  book(Collective::reduce_scatter, 1, whole,
+       [&] { do_reduce_scatter(shard, whole, reduction); });
 }
 
 void Communicator::all_gather(const Tensor& whole, const Tensor& shard) {
@@ -32,13 +47,15 @@ void Communicator::all_gather(const Tensor& whole, const Tensor& shard) {
               whole.dtype == shard.dtype,
           "all-gather of {} {} into {} {} on {} ranks", shard.elements(),
           name_of(shard.dtype), whole.elements(), name_of(whole.dtype), size());
-  book(whole.bytes(), [&] { do_all_gather(whole, shard); });
+  book(Collective::all_gather, 1, whole,
+       [&] { do_all_gather(whole, shard); });
 }
 
 void Communicator::broadcast(const Tensor& buffer, int root) {
   require(root >= 0 && root < size(), "broadcast from rank {} of {}", root,
           size());
-  book(buffer.bytes(), [&] { do_broadcast(buffer, root); });
+  book(Collective::broadcast, 1, buffer,
+       [&] { do_broadcast(buffer, root); });
 }
 
 void Communicator::join(Device& device, const Event& done) {
@@ -49,8 +66,7 @@ void Communicator::join(Device& device, const Event& done) {
 
 void Communicator::begin_step(std::int64_t step) {
   slot_ = &slots_[step % figure_slots];
-  slot_->calls = 0;
-  slot_->bytes = 0;
+  slot_->traffic = {};
   slot_->busy.clear();
   slot_->exposed.clear();
 }
@@ -65,7 +81,7 @@ CommFigures Communicator::figures_of(std::int64_t step) const {
                                               *span.first);
                            });
   };
-  return {slot.calls, slot.bytes, total(slot.busy), total(slot.exposed)};
+  return {slot.traffic, total(slot.busy), total(slot.exposed)};
 }
 
 }  // namespace lockstep

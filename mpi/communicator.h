@@ -1,8 +1,10 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,15 +18,26 @@ class World;
 
 enum class Reduction { sum, average };
 
+enum class Collective { all_reduce, reduce_scatter, all_gather, broadcast };
+constexpr std::array<std::string_view, 4> collective_names = {
+    "all-reduce", "reduce-scatter", "all-gather", "broadcast"};
+
+// Calls of one collective, and what they moved in the textbook terms of ZeRO
+// (Rajbhandari et al. 2020, section 7): n for a reduce-scatter, an all-gather
+// or a broadcast of n elements, 2n for an all-reduce.
+struct Traffic {
+  std::int64_t calls = 0;
+  std::int64_t elements = 0;
+  std::int64_t bytes = 0;
+};
+
 // What communication did in one step, on one rank.
 struct CommFigures {
-  std::int64_t calls = 0;
-  // In the textbook terms of ZeRO (Rajbhandari et al. 2020, section 7): a
-  // reduce-scatter, an all-gather or a broadcast of n bytes counts n, an
-  // all-reduce 2n.
-  std::int64_t bytes = 0;
+  std::array<Traffic, collective_names.size()> traffic;  // by Collective
   double busy_ms = 0;     // the communication lane worked
   double exposed_ms = 0;  // the compute lane stood still for it
+
+  Traffic total() const;
 };
 
 // The collectives among all ranks of a run, and the communication lane they
@@ -76,13 +89,13 @@ class Communicator : public Lane {
   // Pairs of events around each stretch of work or of waiting.
   using Spans = std::vector<std::pair<Event, Event>>;
   struct Slot {
-    std::int64_t calls = 0;
-    std::int64_t bytes = 0;
+    std::array<Traffic, collective_names.size()> traffic;
     Spans busy;
     Spans exposed;
   };
+  // Runs `work`, which moves `times` the elements of `tensor`.
   template <class Work>
-  void book(std::int64_t bytes, Work work);
+  void book(Collective collective, int times, const Tensor& tensor, Work work);
 
   Slot slots_[figure_slots];
   Slot* slot_ = &slots_[0];

@@ -9,6 +9,7 @@
 #include "record/run_record.h"
 #include "sync/gradient_sync.h"
 #include "trainer/build_info.h"
+#include "trainer/dry_run.h"
 #include "trainer/launch.h"
 #include "trainer/sample_text.h"
 #include "trainer/trainer.h"
@@ -32,6 +33,10 @@ int train(World& world, int argc, char** argv) {
   }
   const Options& options = command.options;
   world.require_same(options.entries());
+  if (options.dry_run) {
+    if (world.root()) fmt::print("{}", dry_run(options));
+    return 0;
+  }
 
   const RunData data = open_data(options, world);
   Placement placement = place_rank(options, world);

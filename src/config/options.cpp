@@ -219,7 +219,8 @@ void apply_all(std::vector<Setting> settings,
 void resolve(Options& o, const std::set<std::string>& given, int world_size) {
   if (!given.contains("min-lr")) o.min_lr = o.lr / 10;
   if (!given.contains("decay-steps")) o.decay_steps = o.steps;
-  if (!given.contains("sync")) o.sync = world_size == 1 ? "none" : "naive";
+  if (o.world_size == 0) o.world_size = world_size;
+  if (!given.contains("sync")) o.sync = o.world_size == 1 ? "none" : "naive";
 }
 
 // The file of "FILE.h5:/dataset".
@@ -249,7 +250,7 @@ void check_files(const Options& o, const std::string& config_file) {
   refuse_same_file("output", o.output, "--init", o.init);
 }
 
-void check_together(const Options& o) {
+void check_together(const Options& o, int world_size) {
   try {
     o.model.validate();
   } catch (const Error& error) {
@@ -262,7 +263,11 @@ void check_together(const Options& o) {
         "use --grad-accumulation for larger batches",
         o.batch_size, o.model.context_length, most_tokens);
   }
-  if (o.data.empty()) {
+  if (o.world_size != world_size && !o.dry_run) {
+    usage_error("--world-size {} is for --dry-run; mpirun -np sets the ranks",
+                o.world_size);
+  }
+  if (o.data.empty() && !o.dry_run) {
     usage_error("--data is missing: give a file of tokens, or --data random");
   }
   if (o.data == "random" && o.sampler == SamplerKind::sequential) {
@@ -332,7 +337,7 @@ CommandLine parse_command_line(int argc, const char* const* argv,
     for (const Setting& setting : layer) given.insert(setting.name);
   }
   resolve(result.options, given, world_size);
-  check_together(result.options);
+  check_together(result.options, world_size);
   check_files(result.options, arguments.config_file);
   return result;
 }

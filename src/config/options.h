@@ -57,6 +57,9 @@ struct Options {
   bool share_gpu = false;
   int threads = 0;  // resolved by World's share of the cores; 0 until then
 
+  bool dry_run = false;
+  int world_size = 0;  // of a dry run; 0: the ranks there are
+
   std::string output = "run.h5";
   Timing timing = Timing::events;
   std::string save_weights;

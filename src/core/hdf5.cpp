@@ -1,11 +1,16 @@
 #include "core/hdf5.h"
 
+// Newer releases then offer the calls of 1.10 under their names of then.
+#define H5_USE_110_API
+#include <fcntl.h>
 #include <hdf5.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
+#include <new>
 
 #include "core/error.h"
 
@@ -98,21 +103,39 @@ Id inside_the_file(hid_t property_class) {
   return properties;
 }
 
-// Refuses a path on which a link leads to another file, by its name.
-void refuse_external_links(hid_t group, const std::string& owner,
-                           const std::string& path) {
-  const Id access = inside_the_file(H5P_LINK_ACCESS);
-  std::size_t end = 0;
-  while (end != std::string::npos) {
-    end = path.find('/', end + 1);
-    const std::string part = path.substr(0, end);
-    if (part.empty() || part == "/") continue;
-    H5L_info_t info;
-    if (H5Lget_info(group, part.c_str(), &info, access) < 0) return;
-    require(info.type != H5L_TYPE_EXTERNAL,
-            "{}{} is a link to another file, which is not followed", owner,
-            part);
-  }
+// Makes HDF5 stop where a link leads to another file.
+herr_t refuse_link(const char*, const char*, const char* file, const char*,
+                   unsigned*, hid_t, void*) {
+  H5Epush2(H5E_DEFAULT, "", "", 0, H5E_ERR_CLS, H5E_LINK, H5E_TRAVERSE,
+           "it leads to another file, %s, and such links are not followed",
+           file);
+  return -1;
+}
+
+// Access properties, of the class that a call asks for, that stay in the file.
+Id inside_the_file(hid_t property_class) {
+  Id properties = property_id(H5Pcreate(property_class));
+  H5Pset_elink_cb(properties, refuse_link, nullptr);
+  return properties;
+}
+
+// A path as it is meant everywhere here: from the group on, "." for itself.
+std::string relative(const std::string& path) {
+  const auto begin = path.find_first_not_of('/');
+  const auto end = path.find_last_not_of('/');
+  return begin == std::string::npos ? "."
+                                    : path.substr(begin, end + 1 - begin);
+}
+
+// "file.h5:/a/" and "b/c" are "file.h5:/a/b/c".
+std::string joined(const std::string& owner, const std::string& path) {
+  return path == "." ? owner : owner + path;
+}
+
+// How many elements a dataspace has.
+std::size_t points_of(hid_t space, const std::string& owner) {
+  return static_cast<std::size_t>(
+      checked(H5Sget_simple_extent_npoints(space), "tell the size of " + owner));
 }
 
 }  // namespace
@@ -138,8 +161,8 @@ void Object::set_attribute(const std::string& name,
                            const std::vector<std::string>& values) {
   std::vector<const char*> pointers;
   for (const std::string& value : values) pointers.push_back(value.c_str());
-  pointers.push_back(nullptr);  // HDF5 wants an address even for none
   const hsize_t count = values.size();
+  pointers.push_back(nullptr);  // never without an address
   const Id space = space_id(H5Screate_simple(1, &count, nullptr));
   write_attribute(id_, name_, name, string_type(), space, pointers.data());
 }
@@ -191,46 +214,41 @@ std::int64_t Object::attribute<std::int64_t>(const std::string& name) const {
 }
 
 template <>
-std::string Object::attribute<std::string>(const std::string& name) const {
-  const std::string what = fmt::format("read attribute '{}' of {}", name, name_);
-  const Id attribute =
-      attribute_id(checked(H5Aopen(id_, name.c_str(), H5P_DEFAULT), what));
-  const Id type = type_id(H5Aget_type(attribute));
-  const Id space = space_id(H5Aget_space(attribute));
-  require(H5Tget_class(type) == H5T_STRING &&
-              H5Sget_simple_extent_npoints(space) == 1,
-          "attribute '{}' of {} is not one text", name, name_);
-  if (H5Tis_variable_str(type) > 0) {
-    char* text = nullptr;
-    checked(H5Aread(attribute, string_type(), &text), what);
-    std::string value = text == nullptr ? "" : text;
-    H5free_memory(text);
-    return value;
-  }
-  std::string value(H5Tget_size(type), '\0');
-  checked(H5Aread(attribute, type, value.data()), what);
-  return value.substr(0, value.find('\0'));
-}
-
-template <>
 std::vector<std::string> Object::attribute<std::vector<std::string>>(
     const std::string& name) const {
   const std::string what = fmt::format("read attribute '{}' of {}", name, name_);
   const Id attribute =
       attribute_id(checked(H5Aopen(id_, name.c_str(), H5P_DEFAULT), what));
-  const Id type = type_id(H5Aget_type(attribute));
-  require(H5Tis_variable_str(type) > 0,
-          "attribute '{}' of {} is not a list of texts", name, name_);
   const Id space = space_id(H5Aget_space(attribute));
-  std::vector<char*> texts(H5Sget_simple_extent_npoints(space) + 1);
-  checked(H5Aread(attribute, string_type(), texts.data()), what);
-  texts.pop_back();  // it was there so that none has an address too
+  const Id type = type_id(H5Aget_type(attribute));
+  require(H5Tget_class(type) == H5T_STRING, "attribute '{}' of {} is not text",
+          name, name_);
+  const std::size_t count = points_of(space, name_);
   std::vector<std::string> values;
-  for (char* text : texts) {
-    values.emplace_back(text == nullptr ? "" : text);
-    H5free_memory(text);
+  if (H5Tis_variable_str(type) > 0) {
+    std::vector<char*> texts(count + 1);
+    checked(H5Aread(attribute, type, texts.data()), what);
+    texts.pop_back();
+    for (const char* text : texts) values.emplace_back(text ? text : "");
+    H5Dvlen_reclaim(type, space, H5P_DEFAULT, texts.data());
+    return values;
+  }
+  const std::size_t width = H5Tget_size(type);
+  std::string texts(count * width + 1, '\0');
+  checked(H5Aread(attribute, type, texts.data()), what);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::string text = texts.substr(i * width, width);
+    values.push_back(text.substr(0, text.find('\0')));
   }
   return values;
+}
+
+template <>
+std::string Object::attribute<std::string>(const std::string& name) const {
+  auto values = attribute<std::vector<std::string>>(name);
+  require(values.size() == 1, "attribute '{}' of {} is not one text", name,
+          name_);
+  return std::move(values.front());
 }
 
 std::vector<std::int64_t> Dataset::shape() const {
@@ -258,7 +276,14 @@ Dataset::Storage Dataset::storage() const {
 template <class T>
 std::vector<T> Dataset::read() const {
   const Id space = space_id(H5Dget_space(id_));
-  std::vector<T> values(H5Sget_simple_extent_npoints(space));
+  const std::size_t count = points_of(space, name_);
+  std::vector<T> values;
+  try {
+    values.resize(count);
+  } catch (const std::exception&) {
+    fail("{} has {} elements, more than memory takes", name_, count);
+  }
+  if (count == 0) return values;
   checked(H5Dread(id_, native<T>(), H5S_ALL, H5S_ALL, H5P_DEFAULT,
                   values.data()),
           "read " + name_);
@@ -267,8 +292,14 @@ std::vector<T> Dataset::read() const {
 
 template <class T>
 void Dataset::read(std::int64_t begin, std::span<T> out) const {
+  if (out.empty()) return;
   const Id space = space_id(H5Dget_space(id_));
   require(H5Sget_simple_extent_ndims(space) == 1, "{} has not one axis", name_);
+  const std::size_t elements = points_of(space, name_);
+  require(begin >= 0 && out.size() <= elements &&
+              static_cast<std::size_t>(begin) <= elements - out.size(),
+          "{}: elements {} to {} of {} were asked for", name_, begin,
+          begin + std::ssize(out), elements);
   const hsize_t start = static_cast<hsize_t>(begin);
   const hsize_t count = out.size();
   checked(H5Sselect_hyperslab(space, H5S_SELECT_SET, &start, nullptr, &count,
@@ -282,8 +313,10 @@ void Dataset::read(std::int64_t begin, std::span<T> out) const {
 template <class T>
 void Dataset::write(std::span<const T> values) {
   const Id space = space_id(H5Dget_space(id_));
-  require(H5Sget_simple_extent_npoints(space) == std::ssize(values),
-          "{} values for {}", values.size(), name_);
+  const std::size_t count = points_of(space, name_);
+  require(count == values.size(), "{} values for the {} of {}", values.size(),
+          count, name_);
+  if (count == 0) return;
   checked(H5Dwrite(id_, native<T>(), H5S_ALL, H5S_ALL, H5P_DEFAULT,
                    values.data()),
           "write " + name_);
@@ -300,7 +333,9 @@ void Dataset::append(std::span<const T> rows) {
   if (rows.empty()) return;
   const hsize_t width = product(std::span(extents).subspan(1));
   require(width > 0 && rows.size() % width == 0,
-          "{} values are no whole rows of {}", rows.size(), name_);
+          "{} values are no whole rows of {}, which have {}", rows.size(),
+          name_, width);
+  if (rows.empty()) return;
   std::vector<hsize_t> start(extents.size(), 0), count = extents;
   start[0] = extents[0];
   count[0] = rows.size() / width;
@@ -317,31 +352,38 @@ void Dataset::append(std::span<const T> rows) {
 }
 
 bool Group::has(const std::string& path) const {
+  const std::string whole = relative(path);
+  if (whole == ".") return true;
   const Id access = inside_the_file(H5P_LINK_ACCESS);
   std::size_t end = 0;
   while (end != std::string::npos) {
-    end = path.find('/', end + 1);
-    const std::string part = path.substr(0, end);
-    if (part.empty() || part == "/") continue;
-    if (H5Lexists(id_, part.c_str(), access) <= 0) return false;
+    end = whole.find('/', end + 1);
+    if (H5Lexists(id_, whole.substr(0, end).c_str(), access) <= 0) return false;
   }
   return true;
 }
 
 Group Group::group(const std::string& path) const {
-  refuse_external_links(id_, name_, path);
-  return {{checked(H5Gopen2(id_, path.c_str(), inside_the_file(H5P_GROUP_ACCESS)),
-                   fmt::format("open group {}{}", name_, path)),
-           H5Gclose},
-          name_ + path + (path.ends_with('/') ? "" : "/")};
+  const std::string where = relative(path);
+  std::string name = joined(name_, where);
+  const Id access = inside_the_file(H5P_GROUP_ACCESS);
+  Id id(checked(H5Gopen2(id_, where.c_str(), access), "open group " + name),
+        H5Gclose);
+  if (!name.ends_with('/')) name += '/';
+  return {std::move(id), name};
 }
 
 Dataset Group::dataset(const std::string& path) const {
-  refuse_external_links(id_, name_, path);
-  return {{checked(H5Dopen2(id_, path.c_str(), inside_the_file(H5P_DATASET_ACCESS)),
-                   fmt::format("open dataset {}{}", name_, path)),
-           H5Dclose},
-          name_ + path};
+  const std::string where = relative(path);
+  const std::string name = joined(name_, where);
+  const Id access = inside_the_file(H5P_DATASET_ACCESS);
+  Id id(checked(H5Dopen2(id_, where.c_str(), access), "open dataset " + name),
+        H5Dclose);
+  const Id properties = property_id(H5Dget_create_plist(id));
+  require(H5Pget_layout(properties) != H5D_VIRTUAL &&
+              H5Pget_external_count(properties) <= 0,
+          "{} keeps its values in other files, which are not followed", name);
+  return {std::move(id), name};
 }
 
 std::vector<Child> Group::children() const {
@@ -380,12 +422,30 @@ Id with_intermediates() {
 }  // namespace
 
 Group Group::create_group(const std::string& path) {
-  return {{checked(H5Gcreate2(id_, path.c_str(), with_intermediates(),
+  const std::string where = relative(path);
+  const std::string name = joined(name_, where);
+  return {{checked(H5Gcreate2(id_, where.c_str(), with_intermediates(),
                               H5P_DEFAULT, H5P_DEFAULT),
-                   fmt::format("create group {}{}", name_, path)),
+                   "create group " + name),
            H5Gclose},
-          name_ + path + "/"};
+          name + "/"};
 }
+
+namespace {
+
+Dataset new_dataset(hid_t group, const std::string& owner,
+                    const std::string& path, hid_t type, hid_t space,
+                    hid_t properties) {
+  const std::string where = relative(path);
+  const std::string name = joined(owner, where);
+  return {{checked(H5Dcreate2(group, where.c_str(), type, space,
+                              with_intermediates(), properties, H5P_DEFAULT),
+                   "create dataset " + name),
+           H5Dclose},
+          name};
+}
+
+}  // namespace
 
 template <class T>
 Dataset Group::create_dataset(const std::string& path,
@@ -393,11 +453,7 @@ Dataset Group::create_dataset(const std::string& path,
   const std::vector<hsize_t> extents(shape.begin(), shape.end());
   const Id space = space_id(H5Screate_simple(static_cast<int>(extents.size()),
                                              extents.data(), nullptr));
-  return {{checked(H5Dcreate2(id_, path.c_str(), native<T>(), space,
-                              with_intermediates(), H5P_DEFAULT, H5P_DEFAULT),
-                   fmt::format("create dataset {}{}", name_, path)),
-           H5Dclose},
-          name_ + path};
+  return new_dataset(id_, name_, path, native<T>(), space, H5P_DEFAULT);
 }
 
 template <class T>
@@ -415,43 +471,65 @@ Dataset Group::create_extendible(const std::string& path,
                                              extents.data(), limits.data()));
   const Id properties = property_id(H5Pcreate(H5P_DATASET_CREATE));
   H5Pset_chunk(properties, static_cast<int>(chunk.size()), chunk.data());
-  return {{checked(H5Dcreate2(id_, path.c_str(), native<T>(), space,
-                              with_intermediates(), properties, H5P_DEFAULT),
-                   fmt::format("create dataset {}{}", name_, path)),
-           H5Dclose},
-          name_ + path};
+  return new_dataset(id_, name_, path, native<T>(), space, properties);
 }
 
 namespace {
 
-Id open_file(const std::string& path, Access access) {
-  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // errors are ours to print
-  if (access == Access::read) {
-    // The plain reason where there is one; HDF5's own is roundabout.
-    errno = 0;
-    require(std::ifstream(path, std::ios::binary).good(), "cannot open {}: {}",
-            path, std::strerror(errno));
-    return {checked(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT),
-                    fmt::format("open {}", path)),
-            H5Fclose};
-  }
+// HDF5's own reasons are roundabout where the system has a plain one.
+void check_readable(const std::string& path) {
+  struct stat facts {};
+  require(stat(path.c_str(), &facts) == 0, "cannot open {}: {}", path,
+          std::strerror(errno));
+  require(S_ISREG(facts.st_mode), "cannot open {}: it is not a regular file",
+          path);
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  require(file >= 0, "cannot open {}: {}", path, std::strerror(errno));
+  close(file);
+  require(H5Fis_hdf5(path.c_str()) > 0, "{} is not an HDF5 file", path);
+}
+
+Id open_to_read(const std::string& path) {
+  check_readable(path);
   const Id properties = property_id(H5Pcreate(H5P_FILE_ACCESS));
-  std::string name = path;
+  // HDF5 locks a file to see that no one writes it. A lock that another holds
+  // is an error; a file system that knows no locks does not stop a reader.
+  hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, properties);
+  if (file < 0 && reason().find("unable to lock") != std::string::npos) {
+    require(reason().find(std::strerror(EAGAIN)) == std::string::npos,
+            "cannot open {}: another process has it open for writing", path);
+    H5Pset_file_locking(properties, /*use=*/false, /*ignore=*/true);
+    file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, properties);
+  }
+  return {checked(file, "open " + path), H5Fclose};
+}
+
+Id create_file(const std::string& path, Access access) {
+  const Id properties = property_id(H5Pcreate(H5P_FILE_ACCESS));
+  // Attributes of more than 64 KiB came with 1.8.
+  H5Pset_libver_bounds(properties, H5F_LIBVER_V18, H5F_LIBVER_LATEST);
   if (access == Access::in_memory) {
     constexpr std::size_t growth = 1 << 20;
     H5Pset_fapl_core(properties, growth, /*backing_store=*/0);
-    name += ", in memory";  // HDF5 would read a file of that name first
   }
-  return {checked(H5Fcreate(name.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT,
+  return {checked(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT,
                             properties),
-                  fmt::format("create {}", path)),
+                  "create " + path),
           H5Fclose};
+}
+
+Id open_file(const std::string& path, Access access) {
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // errors are ours to print
+  return access == Access::read ? open_to_read(path)
+                                : create_file(path, access);
 }
 
 }  // namespace
 
 File::File(const std::string& path, Access access)
     : Group(open_file(path, access), path + ":/") {}
+
+void File::flush() { checked(H5Fflush(id_, H5F_SCOPE_LOCAL), "write " + name_); }
 
 std::vector<std::byte> File::image() const {
   checked(H5Fflush(id_, H5F_SCOPE_LOCAL), "flush " + name_);

@@ -119,8 +119,8 @@ StepEngine::Result StepEngine::wait(std::int64_t step) {
   figures.phase_ms = clock_.milliseconds(step);
   figures.comm_busy_ms = comm.busy_ms;
   figures.comm_exposed_ms = comm.exposed_ms;
-  figures.comm_calls = comm.calls;
-  figures.comm_bytes = comm.bytes;
+  figures.comm_calls = comm.total().calls;
+  figures.comm_bytes = comm.total().bytes;
   figures.memory = device_.ledger().figures();
   return result;
 }

@@ -150,14 +150,14 @@ TEST(Communicator, CountsCallsBytesAndTimeOfAStep) {
   comm->broadcast(shard.tensor(), 0);
   comm->join(*backend.device, comm->record());
   const CommFigures figures = comm->figures_of(1);
-  EXPECT_EQ(figures.calls, 4);
-  EXPECT_EQ(figures.bytes, 4 * (2 * 8 + 8 * w + 8 * w + 8));
+  EXPECT_EQ(figures.total().calls, 4);
+  EXPECT_EQ(figures.total().bytes, 4 * (2 * 8 + 8 * w + 8 * w + 8));
   EXPECT_GT(figures.busy_ms, 0);
   EXPECT_GE(figures.exposed_ms, 0);
 
   comm->begin_step(2);
-  EXPECT_EQ(comm->figures_of(2).calls, 0);
-  EXPECT_EQ(comm->figures_of(1).calls, 4);
+  EXPECT_EQ(comm->figures_of(2).total().calls, 0);
+  EXPECT_EQ(comm->figures_of(1).total().calls, 4);
 }
 
 TEST(Communicator, BooksTheWaitOfComputeAsExposed) {

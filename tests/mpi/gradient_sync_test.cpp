@@ -153,8 +153,8 @@ TEST_F(GradientSyncTest, NaiveSendsOneAllReducePerParameter) {
   comm_->begin_step(1);
   naive.pass(0, batch * t_);
   const CommFigures figures = comm_->figures_of(1);
-  EXPECT_EQ(figures.calls, 9 * tiny().num_layers + 3);
-  EXPECT_EQ(figures.bytes, 2 * 4 * tiny().parameters());
+  EXPECT_EQ(figures.total().calls, 9 * tiny().num_layers + 3);
+  EXPECT_EQ(figures.total().bytes, 2 * 4 * tiny().parameters());
 }
 
 TEST_F(GradientSyncTest, NoneIsRefusedOnSeveralRanks) {

@@ -21,26 +21,28 @@ struct RunningSoftmax {
     std::fill_n(sum, tile_queries, 0.0f);
   }
 
-  // Takes in scores [keys, tile_queries], which become e^(score − largest).
-  void add(float* scores, std::int64_t keys, std::int64_t columns) {
+  // Takes in scores [keys, tile_queries], which become e^(score − largest), of
+  // the queries [begin, end).
+  void add(float* scores, std::int64_t keys, std::int64_t begin,
+           std::int64_t end) {
     float before[tile_queries];
     std::copy_n(largest, tile_queries, before);
     for (std::int64_t j = 0; j < keys; ++j) {
       const float* row = scores + j * tile_queries;
 #pragma omp simd
-      for (std::int64_t t = 0; t < columns; ++t) {
+      for (std::int64_t t = begin; t < end; ++t) {
         largest[t] = std::max(largest[t], row[t]);
       }
     }
 #pragma omp simd
-    for (std::int64_t t = 0; t < columns; ++t) {
+    for (std::int64_t t = begin; t < end; ++t) {
       correction[t] = fast_exp(before[t] - largest[t]);
       sum[t] *= correction[t];
     }
     for (std::int64_t j = 0; j < keys; ++j) {
       float* row = scores + j * tile_queries;
 #pragma omp simd
-      for (std::int64_t t = 0; t < columns; ++t) {
+      for (std::int64_t t = begin; t < end; ++t) {
         row[t] = fast_exp(row[t] - largest[t]);
         sum[t] += row[t];
       }
@@ -67,34 +69,31 @@ void attend(const Head<T>& o, float* lse, const Head<T>& q, const Head<T>& k,
   float* sum = space.take(tile_queries * width);  // of e^score · v
 
   transpose_rows(queries, q, first, count, head_dim, sizes.scale);
+  std::fill_n(sum, count * width, 0.0f);
   RunningSoftmax softmax;
-  const std::int64_t visible = sizes.visible_keys(first + count);
-  for (std::int64_t key = 0; key < visible; key += tile_keys) {
-    const std::int64_t keys = std::min(tile_keys, visible - key);
-    const WideRows ks = wide_rows(k, key, keys, head_dim, head_dim, key_space);
-    const WideRows vs = wide_rows(v, key, keys, head_dim, width, value_space);
-    tile_product<Into::overwrite>(scores, tile_queries, keys, columns, head_dim,
-                                  {ks.data, ks.stride}, queries, tile_queries);
+  sizes.for_each_key_tile(first, count, [&](const KeyTile& tile) {
+    const std::int64_t keys = tile.count, skip = tile.skip;
+    const WideRows ks =
+        wide_rows(k, tile.first, keys, head_dim, head_dim, key_space);
+    const WideRows vs =
+        wide_rows(v, tile.first, keys, head_dim, width, value_space);
+    tile_product<Into::overwrite>(
+        scores + skip, tile_queries, keys, columns - skip, head_dim,
+        {ks.data, ks.stride}, queries + skip, tile_queries);
     if (sizes.causal) {
-      mask_future(scores, key, keys, first,
-                  -std::numeric_limits<float>::infinity());
+      mask_future(scores, tile, first, -std::numeric_limits<float>::infinity());
     }
-    softmax.add(scores, keys, columns);
-    const Strided weights{scores, 1, tile_queries};
-    if (key == 0) {
-      tile_product<Into::overwrite>(sum, width, count, width, keys, weights,
-                                    vs.data, vs.stride);
-      continue;
-    }
-    for (std::int64_t t = 0; t < count; ++t) {
+    softmax.add(scores, keys, skip, columns);
+    for (std::int64_t t = skip; t < count; ++t) {
 #pragma omp simd
       for (std::int64_t i = 0; i < width; ++i) {
         sum[t * width + i] *= softmax.correction[t];
       }
     }
-    tile_product<Into::accumulate>(sum, width, count, width, keys, weights,
-                                   vs.data, vs.stride);
-  }
+    tile_product<Into::accumulate>(
+        sum + skip * width, width, count - skip, width, keys,
+        {scores + skip, 1, tile_queries}, vs.data, vs.stride);
+  });
 
   for (std::int64_t t = 0; t < count; ++t) {
     T* out = o.data + (first + t) * o.stride;

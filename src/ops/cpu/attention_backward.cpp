@@ -14,18 +14,13 @@ struct BackwardHeads {
   const float* lse;  // [queries]
 };
 
-std::int64_t backward_floats(const AttentionSizes& sizes) {
-  return 2 * tile_keys * tile_queries + 2 * tile_queries +
-         (5 * tile_queries + 2 * tile_keys + 2 * sizes.keys) * sizes.width;
-}
-
-// scores become probabilities P = e^(score − lse).
-void probabilities(float* scores, std::int64_t keys, std::int64_t columns,
-                   const float* lse) {
+// Scores of the queries [begin, end) become probabilities P = e^(score − lse).
+void probabilities(float* scores, std::int64_t keys, std::int64_t begin,
+                   std::int64_t end, const float* lse) {
   for (std::int64_t j = 0; j < keys; ++j) {
     float* row = scores + j * tile_queries;
 #pragma omp simd
-    for (std::int64_t t = 0; t < columns; ++t) {
+    for (std::int64_t t = begin; t < end; ++t) {
       row[t] = fast_exp(row[t] - lse[t]);
     }
   }
@@ -33,12 +28,13 @@ void probabilities(float* scores, std::int64_t keys, std::int64_t columns,
 
 // dp becomes the gradient of q·k: P ⊙ (dP − delta) · scale.
 void score_gradients(float* dp, const float* p, std::int64_t keys,
-                     std::int64_t columns, const float* delta, float scale) {
+                     std::int64_t begin, std::int64_t end, const float* delta,
+                     float scale) {
   for (std::int64_t j = 0; j < keys; ++j) {
     float* row = dp + j * tile_queries;
     const float* weight = p + j * tile_queries;
 #pragma omp simd
-    for (std::int64_t t = 0; t < columns; ++t) {
+    for (std::int64_t t = begin; t < end; ++t) {
       row[t] = weight[t] * (row[t] - delta[t]) * scale;
     }
   }
@@ -57,80 +53,116 @@ void narrow_rows(const Head<T>& to, std::int64_t first, std::int64_t count,
 }
 
 // All gradients of one head (Dao 2023, algorithm 2), tile of queries by tile.
+// Matrices [rows, width] are zero past head_dim.
 template <class T>
-void attend_backward(const BackwardHeads<T>& head, const AttentionSizes& sizes,
-                     Space space) {
-  const std::int64_t width = sizes.width, head_dim = sizes.head_dim;
-  float* queries = space.take(head_dim * tile_queries);
-  float* douts = space.take(head_dim * tile_queries);
-  float* query_space = space.take(tile_queries * width);
-  float* dout_space = space.take(tile_queries * width);
-  float* dq = space.take(tile_queries * width);
-  float* lse = space.take(tile_queries);
-  float* delta = space.take(tile_queries);
-  float* p = space.take(tile_keys * tile_queries);
-  float* ds = space.take(tile_keys * tile_queries);
-  float* key_space = space.take(tile_keys * width);
-  float* value_space = space.take(tile_keys * width);
-  float* dk = space.take(sizes.keys * width);
-  float* dv = space.take(sizes.keys * width);
-  std::fill_n(dk, sizes.keys * width, 0.0f);
-  std::fill_n(dv, sizes.keys * width, 0.0f);
+class HeadBackward {
+ public:
+  static std::int64_t floats(const AttentionSizes& sizes) {
+    return 2 * tile_queries + 2 * tile_keys * tile_queries +
+           (5 * tile_queries + 2 * tile_keys + 2 * sizes.keys) * sizes.width;
+  }
 
-  for (std::int64_t first = 0; first < sizes.queries; first += tile_queries) {
-    const std::int64_t count = std::min(tile_queries, sizes.queries - first);
-    const std::int64_t columns = round_to_lanes(count);
-    transpose_rows(queries, head.q, first, count, head_dim, sizes.scale);
-    transpose_rows(douts, head.dout, first, count, head_dim, 1.0f);
-    std::fill_n(lse, tile_queries, 0.0f);
-    std::copy_n(head.lse + first, count, lse);
+  HeadBackward(const BackwardHeads<T>& head, const AttentionSizes& sizes,
+               Space space)
+      : head_(head),
+        sizes_(sizes),
+        queries_(space.take(sizes.width * tile_queries)),
+        douts_(space.take(sizes.width * tile_queries)),
+        query_space_(space.take(tile_queries * sizes.width)),
+        dout_space_(space.take(tile_queries * sizes.width)),
+        dq_(space.take(tile_queries * sizes.width)),
+        lse_(space.take(tile_queries)),
+        delta_(space.take(tile_queries)),
+        p_(space.take(tile_keys * tile_queries)),
+        ds_(space.take(tile_keys * tile_queries)),
+        key_space_(space.take(tile_keys * sizes.width)),
+        value_space_(space.take(tile_keys * sizes.width)),
+        dk_(space.take(sizes.keys * sizes.width)),
+        dv_(space.take(sizes.keys * sizes.width)) {}
+
+  void run() {
+    std::fill_n(dk_, sizes_.keys * sizes_.width, 0.0f);
+    std::fill_n(dv_, sizes_.keys * sizes_.width, 0.0f);
+    for (first_ = 0; first_ < sizes_.queries; first_ += tile_queries) {
+      count_ = std::min(tile_queries, sizes_.queries - first_);
+      load_queries();
+      sizes_.for_each_key_tile(first_, count_,
+                               [this](const KeyTile& tile) { add(tile); });
+      narrow_rows(head_.dq, first_, count_, sizes_.head_dim, dq_, sizes_.width);
+    }
+    narrow_rows(head_.dk, 0, sizes_.keys, sizes_.head_dim, dk_, sizes_.width);
+    narrow_rows(head_.dv, 0, sizes_.keys, sizes_.head_dim, dv_, sizes_.width);
+  }
+
+ private:
+  void load_queries() {
+    const std::int64_t dim = sizes_.head_dim, width = sizes_.width;
+    transpose_rows(queries_, head_.q, first_, count_, dim, sizes_.scale);
+    transpose_rows(douts_, head_.dout, first_, count_, dim, 1.0f);
+    query_rows_ = wide_rows(head_.q, first_, count_, dim, width, query_space_);
+    dout_rows_ = wide_rows(head_.dout, first_, count_, dim, width, dout_space_);
+    std::fill_n(lse_, tile_queries, 0.0f);
+    std::copy_n(head_.lse + first_, count_, lse_);
 
     // delta = Σ_i dout·o, summed in the order in which dP is, so that a query
     // with one key gets a gradient of exactly zero.
-    float* outs = dq;
-    transpose_rows(outs, head.o, first, count, head_dim, 1.0f);
-    std::fill_n(delta, tile_queries, 0.0f);
-    for (std::int64_t i = 0; i < head_dim; ++i) {
+    float* outs = dq_;
+    transpose_rows(outs, head_.o, first_, count_, dim, 1.0f);
+    std::fill_n(delta_, tile_queries, 0.0f);
+    for (std::int64_t i = 0; i < dim; ++i) {
 #pragma omp simd
       for (std::int64_t t = 0; t < tile_queries; ++t) {
-        delta[t] += outs[i * tile_queries + t] * douts[i * tile_queries + t];
+        delta_[t] += outs[i * tile_queries + t] * douts_[i * tile_queries + t];
       }
     }
-    const WideRows qs =
-        wide_rows(head.q, first, count, head_dim, width, query_space);
-    const WideRows dos =
-        wide_rows(head.dout, first, count, head_dim, width, dout_space);
-    std::fill_n(dq, count * width, 0.0f);
-
-    const std::int64_t visible = sizes.visible_keys(first + count);
-    for (std::int64_t key = 0; key < visible; key += tile_keys) {
-      const std::int64_t keys = std::min(tile_keys, visible - key);
-      const WideRows ks =
-          wide_rows(head.k, key, keys, head_dim, width, key_space);
-      const WideRows vs =
-          wide_rows(head.v, key, keys, head_dim, width, value_space);
-      tile_product<Into::overwrite>(p, tile_queries, keys, columns, head_dim,
-                                    {ks.data, ks.stride}, queries,
-                                    tile_queries);
-      probabilities(p, keys, columns, lse);
-      if (sizes.causal) mask_future(p, key, keys, first, 0.0f);
-      tile_product<Into::accumulate>(dv + key * width, width, keys, width,
-                                     count, {p, tile_queries}, dos.data,
-                                     dos.stride);
-      tile_product<Into::overwrite>(ds, tile_queries, keys, columns, head_dim,
-                                    {vs.data, vs.stride}, douts, tile_queries);
-      score_gradients(ds, p, keys, columns, delta, sizes.scale);
-      tile_product<Into::accumulate>(dk + key * width, width, keys, width,
-                                     count, {ds, tile_queries}, qs.data,
-                                     qs.stride);
-      tile_product<Into::accumulate>(dq, width, count, width, keys,
-                                     {ds, 1, tile_queries}, ks.data, ks.stride);
-    }
-    narrow_rows(head.dq, first, count, head_dim, dq, width);
+    std::fill_n(dq_, count_ * width, 0.0f);
   }
-  narrow_rows(head.dk, 0, sizes.keys, head_dim, dk, width);
-  narrow_rows(head.dv, 0, sizes.keys, head_dim, dv, width);
-}
+
+  // What a tile of keys adds to the gradients.
+  void add(const KeyTile& tile) {
+    const std::int64_t keys = tile.count, skip = tile.skip;
+    const std::int64_t dim = sizes_.head_dim, width = sizes_.width;
+    const std::int64_t seeing = count_ - skip;  // queries
+    const std::int64_t end = round_to_lanes(count_);
+    const WideRows k =
+        wide_rows(head_.k, tile.first, keys, dim, width, key_space_);
+    const WideRows v =
+        wide_rows(head_.v, tile.first, keys, dim, width, value_space_);
+
+    tile_product<Into::overwrite>(p_ + skip, tile_queries, keys, end - skip,
+                                  dim, {k.data, k.stride}, queries_ + skip,
+                                  tile_queries);
+    probabilities(p_, keys, skip, end, lse_);
+    if (sizes_.causal) mask_future(p_, tile, first_, 0.0f);
+    tile_product<Into::overwrite>(ds_ + skip, tile_queries, keys, end - skip,
+                                  dim, {v.data, v.stride}, douts_ + skip,
+                                  tile_queries);
+    score_gradients(ds_, p_, keys, skip, end, delta_, sizes_.scale);
+
+    tile_product<Into::accumulate>(dv_ + tile.first * width, width, keys, width,
+                                   seeing, {p_ + skip, tile_queries},
+                                   dout_rows_.data + skip * dout_rows_.stride,
+                                   dout_rows_.stride);
+    tile_product<Into::accumulate>(dk_ + tile.first * width, width, keys, width,
+                                   seeing, {ds_ + skip, tile_queries},
+                                   query_rows_.data + skip * query_rows_.stride,
+                                   query_rows_.stride);
+    tile_product<Into::accumulate>(dq_ + skip * width, width, seeing, width,
+                                   keys, {ds_ + skip, 1, tile_queries}, k.data,
+                                   k.stride);
+  }
+
+  BackwardHeads<T> head_;
+  AttentionSizes sizes_;
+  std::int64_t first_ = 0, count_ = 0;      // the tile of queries in work
+  float *queries_, *douts_;                 // [head_dim, tile_queries]
+  float *query_space_, *dout_space_, *dq_;  // [tile_queries, width]
+  WideRows query_rows_, dout_rows_;
+  float *lse_, *delta_;              // [tile_queries]
+  float *p_, *ds_;                   // [tile_keys, tile_queries]
+  float *key_space_, *value_space_;  // [tile_keys, width]
+  float *dk_, *dv_;                  // [keys, width]
+};
 
 }  // namespace
 
@@ -147,7 +179,7 @@ void CpuOps::attention_backward(const Heads& dq, const Heads& dk,
   check_heads_like(dv, k, "attention_backward: dv");
 
   const AttentionSizes sizes(q, k, causal);
-  const std::int64_t floats = backward_floats(sizes);
+  const std::int64_t floats = HeadBackward<float>::floats(sizes);
   float* memory = scratch(Scratch::attention, thread_count() * floats);
   with_storage([&]<class T>(T) {
     parallel_for_uneven(

@@ -17,6 +17,16 @@ namespace lockstep {
 // then elementwise on rows, and needs no sum across lanes.
 constexpr std::int64_t tile_queries = 64;
 constexpr std::int64_t tile_keys = 64;
+// Where a causal tile crosses the diagonal it is cut into strips of this many
+// keys, each of which leaves out the queries before its first key.
+constexpr std::int64_t strip_keys = 16;
+static_assert(strip_keys % lanes == 0 && tile_queries % strip_keys == 0);
+
+// Keys [first, first + count) beside a tile of queries, of which those before
+// `skip` see none of them.
+struct KeyTile {
+  std::int64_t first, count, skip;
+};
 
 struct AttentionSizes {
   std::int64_t queries, keys, head_dim;
@@ -32,9 +42,18 @@ struct AttentionSizes {
         scale(1.0f / std::sqrt(static_cast<float>(q.head_dim))),
         causal(is_causal) {}
 
-  // How many keys the queries before `query_end` see.
-  std::int64_t visible_keys(std::int64_t query_end) const {
-    return causal ? query_end : keys;
+  // Calls body(KeyTile) for all keys that queries [first, first + count) see.
+  template <class Body>
+  void for_each_key_tile(std::int64_t first, std::int64_t count,
+                         Body&& body) const {
+    const std::int64_t visible = causal ? first + count : keys;
+    for (std::int64_t key = 0; key < visible;) {
+      const bool diagonal = causal && key >= first;
+      const std::int64_t height =
+          std::min(diagonal ? strip_keys : tile_keys, visible - key);
+      body(KeyTile{key, height, diagonal ? key - first : 0});
+      key += height;
+    }
   }
 };
 
@@ -105,15 +124,13 @@ void transpose_rows(float* out, const Head<T>& head, std::int64_t first,
   }
 }
 
-// Overwrites with `value` the scores [keys, tile_queries] of queries that come
-// before their key.
-inline void mask_future(float* scores, std::int64_t first_key,
-                        std::int64_t keys, std::int64_t first_query,
-                        float value) {
-  for (std::int64_t j = 0; j < keys; ++j) {
-    const std::int64_t hidden =
-        std::min(first_key + j - first_query, tile_queries);
-    for (std::int64_t t = 0; t < hidden; ++t) {
+// Overwrites with `value` the scores [tile.count, tile_queries] of queries that
+// come before their key.
+inline void mask_future(float* scores, const KeyTile& tile,
+                        std::int64_t first_query, float value) {
+  for (std::int64_t j = 0; j < tile.count; ++j) {
+    const std::int64_t seen_from = tile.first + j - first_query;
+    for (std::int64_t t = tile.skip; t < seen_from; ++t) {
       scores[j * tile_queries + t] = value;
     }
   }

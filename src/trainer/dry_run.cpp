@@ -1,0 +1,75 @@
+#include "trainer/dry_run.h"
+
+#include <fmt/format.h>
+
+#include "mpi/dry_communicator.h"
+#include "ops/dry_backend.h"
+#include "trainer/step_engine.h"
+
+namespace lockstep {
+namespace {
+
+// Ranks differ only in how whole parameters were shared out, and by less the
+// more there are.
+constexpr int most_ranks_planned = 64;
+
+}  // namespace
+
+RankPlan plan_rank(const Options& options, int rank) {
+  Backend backend = make_dry_backend();
+  DryCommunicator comm(rank, options.world_size);
+  const auto batches = noise_batches(
+      batch_shape(options, rank, options.world_size), options.seed);
+  StepEngine engine(options, backend, comm, *batches);
+  engine.issue(1);
+  return {backend.device->ledger().figures(), comm.figures_of(1)};
+}
+
+std::string dry_run(const Options& options) {
+  int fullest = 0;
+  RankPlan plan = plan_rank(options, 0);
+  for (int rank = 1; rank < std::min(options.world_size, most_ranks_planned);
+       ++rank) {
+    RankPlan other = plan_rank(options, rank);
+    if (other.memory.total <= plan.memory.total) continue;
+    plan = std::move(other);
+    fullest = rank;
+  }
+
+  const double parameters = double(options.model.parameters());
+  std::string text = fmt::format(
+      "dry run: {} parameters, {} precision, --sync {} on {} ranks, {} "
+      "sequences of {} tokens a rank and micro-step\n\n"
+      "memory of rank {}{}\n",
+      options.model.parameters(), name_of(options.precision), options.sync,
+      options.world_size, options.batch_size, options.model.context_length,
+      fullest, options.world_size > 1 ? ", which holds the most" : "");
+  for (int i = 0; i < category_count; ++i) {
+    text += fmt::format(
+        "  {:<15}{:>12}{:>18} bytes{}\n", category_names[i],
+        format_bytes(double(plan.memory.bytes[i])), plan.memory.bytes[i],
+        i == static_cast<int>(Category::workspace)
+            ? ", without the scratch of kernels and libraries"
+            : "");
+  }
+  text += fmt::format("  {:<15}{:>12}{:>18} bytes\n\n", "total",
+                      format_bytes(double(plan.memory.total)),
+                      plan.memory.total);
+
+  text += "sent in a step (Ψ: the number of parameters)\n";
+  const auto line = [&](std::string_view name, const Traffic& traffic) {
+    text += fmt::format("  {:<15}{:>12}{:>18} bytes{:>8} calls{:>8.2f} Ψ\n",
+                        name, format_bytes(double(traffic.bytes)),
+                        traffic.bytes, traffic.calls,
+                        double(traffic.elements) / parameters);
+  };
+  for (std::size_t i = 0; i < collective_names.size(); ++i) {
+    const Traffic& traffic = plan.comm.traffic[i];
+    if (traffic.calls > 0) line(collective_names[i], traffic);
+  }
+  line("total", plan.comm.total());
+  text += "  an all-reduce counts twice its elements, the others once\n";
+  return text;
+}
+
+}  // namespace lockstep
