@@ -67,9 +67,12 @@ double CudaDevice::peak_flops(Precision precision) const {
       });
   if (peak == peaks.end()) return 0;
   switch (precision) {
-    case Precision::bf16: return peak->bf16;
-    case Precision::tf32: return peak->tf32;
-    case Precision::fp32: return peak->fp32;
+    case Precision::bf16:
+      return peak->bf16;
+    case Precision::tf32:
+      return peak->tf32;
+    case Precision::fp32:
+      return peak->fp32;
   }
   return 0;
 }
@@ -108,9 +111,13 @@ void CudaDevice::zero(const Tensor& tensor) {
              "cudaMemsetAsync");
 }
 
-void CudaDevice::push_range(const char* name) { nvtxRangePushA(name); }
+void CudaDevice::push_range(const char* name) {
+  nvtxRangePushA(name);
+}
 
-void CudaDevice::pop_range() { nvtxRangePop(); }
+void CudaDevice::pop_range() {
+  nvtxRangePop();
+}
 
 void* CudaDevice::allocate_bytes(std::int64_t bytes) {
   void* data = nullptr;
@@ -126,9 +133,13 @@ void* CudaDevice::allocate_bytes(std::int64_t bytes) {
   return data;
 }
 
-void CudaDevice::free_bytes(void* data) noexcept { cudaFree(data); }
+void CudaDevice::free_bytes(void* data) noexcept {
+  cudaFree(data);
+}
 
-bool built_with_cuda() { return true; }
+bool built_with_cuda() {
+  return true;
+}
 
 std::vector<CudaDeviceInfo> cuda_devices() {
   int count = 0;

@@ -21,8 +21,8 @@ void check_launch(const char* kernel) {
 
 unsigned grid_blocks(long long blocks, const char* kernel) {
   require(blocks > 0 && blocks <= std::numeric_limits<int>::max(),
-          "the {} kernel would need {} blocks; a grid has 1 to 2^31 - 1", kernel,
-          blocks);
+          "the {} kernel would need {} blocks; a grid has 1 to 2^31 - 1",
+          kernel, blocks);
   return static_cast<unsigned>(blocks);
 }
 

@@ -1,13 +1,16 @@
 #include "cuda/cuda_lane.h"
 
+#include <mutex>
 #include <vector>
 
 namespace lockstep {
 
-// Events that wait for their next use.
+// Events that wait for their next use. Thread-safe: a watchdog may let go of
+// the last handle.
 class EventPool {
  public:
   EventHandle take() {
+    const std::lock_guard lock(mutex_);
     if (free_.empty()) {
       EventHandle event;
       check_cuda(cudaEventCreate(event.out()), "cudaEventCreate");
@@ -18,10 +21,12 @@ class EventPool {
     return event;
   }
   void give_back(EventHandle event) {
+    const std::lock_guard lock(mutex_);
     if (event) free_.push_back(std::move(event));
   }
 
  private:
+  std::mutex mutex_;
   std::vector<EventHandle> free_;
 };
 
@@ -45,9 +50,9 @@ class CudaEvent : public EventState {
       return;
     }
     edge_ = pool_->take();
-    check_cuda(cudaEventRecordWithFlags(timed_.get(), stream,
-                                        cudaEventRecordExternal),
-               "cudaEventRecordWithFlags");
+    check_cuda(
+        cudaEventRecordWithFlags(timed_.get(), stream, cudaEventRecordExternal),
+        "cudaEventRecordWithFlags");
     check_cuda(cudaEventRecord(edge_.get(), stream), "cudaEventRecord");
   }
   ~CudaEvent() override {
@@ -66,11 +71,11 @@ class CudaEvent : public EventState {
   }
   double milliseconds_since(const EventState& earlier) const override {
     float milliseconds = 0;
-    check_cuda(cudaEventElapsedTime(
-                   &milliseconds,
-                   dynamic_cast<const CudaEvent&>(earlier).timed_.get(),
-                   timed_.get()),
-               "cudaEventElapsedTime");
+    check_cuda(
+        cudaEventElapsedTime(
+            &milliseconds, dynamic_cast<const CudaEvent&>(earlier).timed_.get(),
+            timed_.get()),
+        "cudaEventElapsedTime");
     return milliseconds;
   }
   cudaEvent_t to_wait_for() const { return edge_ ? edge_.get() : timed_.get(); }

@@ -28,19 +28,24 @@ kernels::Rows<T> rows_of(const Tensor& matrix) {
 Operand operand(const Tensor& matrix, std::int64_t columns) {
   return {matrix.data, matrix.dtype, matrix[0], columns, matrix[1], false};
 }
-Operand operand(const Tensor& matrix) { return operand(matrix, matrix[1]); }
+Operand operand(const Tensor& matrix) {
+  return operand(matrix, matrix[1]);
+}
 Operand transposed(const Operand& matrix) {
-  return {matrix.data,    matrix.dtype,  matrix.columns,
-          matrix.rows,    matrix.stride, !matrix.transposed};
+  return {matrix.data, matrix.dtype,  matrix.columns,
+          matrix.rows, matrix.stride, !matrix.transposed};
 }
 
 // body(T{}) with T the type of a tensor's elements.
 template <class Body>
 void with_type(const Tensor& tensor, const char* what, Body body) {
   switch (tensor.dtype) {
-    case Dtype::f32: return body(float{});
-    case Dtype::bf16: return body(bf16{});
-    default: fail("{} is {}, wanted f32 or bf16", what, name_of(tensor.dtype));
+    case Dtype::f32:
+      return body(float{});
+    case Dtype::bf16:
+      return body(bf16{});
+    default:
+      fail("{} is {}, wanted f32 or bf16", what, name_of(tensor.dtype));
   }
 }
 
@@ -78,10 +83,9 @@ void CudaOps::embedding_backward(const Tensor& dweight, const Tensor& dout,
   void* scratch = scratch_.at_least(
       kernels::embedding_backward_bytes(dout[0], dout[1], dweight[0]));
   with_storage([&]<class T>(T) {
-    kernels::embedding_backward<T>(launch_, as<float>(dweight),
-                                   rows_of<const T>(dout),
-                                   as<const std::int32_t>(ids), dweight[0],
-                                   scratch);
+    kernels::embedding_backward<T>(
+        launch_, as<float>(dweight), rows_of<const T>(dout),
+        as<const std::int32_t>(ids), dweight[0], scratch);
   });
 }
 
@@ -111,8 +115,8 @@ void CudaOps::rmsnorm_backward(const Tensor& dresidual, const Tensor& dweight,
   check(residual, dtype_, dy.shape, "rmsnorm_backward: residual");
   check(inverse_rms, Dtype::f32, {dy[0]}, "rmsnorm_backward: inverse_rms");
   check(weight, dtype_, {dy[1]}, "rmsnorm_backward: weight");
-  void* scratch = scratch_.at_least(
-      kernels::rmsnorm_backward_bytes(launch_, dy[0], dy[1]));
+  void* scratch =
+      scratch_.at_least(kernels::rmsnorm_backward_bytes(launch_, dy[0], dy[1]));
   with_storage([&]<class T>(T) {
     kernels::rmsnorm_backward<T>(
         launch_,
@@ -161,11 +165,11 @@ void CudaOps::rope(const Heads& x, const Tensor& table, Pass pass) {
           x.tokens);
   check(table, Dtype::f32, {table[0], x.head_dim / 2, 2}, "rope: table");
   with_storage([&]<class T>(T) {
-    kernels::rope<T>(launch_,
-                     {static_cast<T*>(x.data), x.batch, x.tokens, x.heads,
-                      x.head_dim, x.batch_stride, x.token_stride, x.head_stride,
-                      as<const float>(table),
-                      pass == Pass::forward ? 1.0f : -1.0f});
+    kernels::rope<T>(
+        launch_,
+        {static_cast<T*>(x.data), x.batch, x.tokens, x.heads, x.head_dim,
+         x.batch_stride, x.token_stride, x.head_stride, as<const float>(table),
+         pass == Pass::forward ? 1.0f : -1.0f});
   });
 }
 
@@ -179,8 +183,8 @@ void CudaOps::attention(const Heads& o, const Tensor& lse, const Heads& q,
 void CudaOps::attention_backward(const Heads& dq, const Heads& dk,
                                  const Heads& dv, const Heads& dout,
                                  const Heads& o, const Tensor& lse,
-                                 const Heads& q, const Heads& k,
-                                 const Heads& v, bool causal) {
+                                 const Heads& q, const Heads& k, const Heads& v,
+                                 bool causal) {
   check_attention(lse, q, k, v, causal, dtype_);
   check_heads_like(o, q, "attention_backward: o");
   check_heads_like(dout, q, "attention_backward: dout");
@@ -265,7 +269,8 @@ void CudaOps::clip_factor(const Tensor& factor, const Tensor& sum_of_squares,
 void CudaOps::adamw(const AdamwRange& range, const Tensor& scalars,
                     const Tensor& factor) {
   const std::int64_t count = range.master.elements();
-  const bool same_memory = range.parameters.data == range.master.data;
+  const bool same_memory =
+      count > 0 && range.parameters.data == range.master.data;
   check_count(range.parameters, same_memory ? Dtype::f32 : dtype_, count,
               "adamw: parameters");
   check_count(range.master, Dtype::f32, count, "adamw: master");
@@ -276,13 +281,12 @@ void CudaOps::adamw(const AdamwRange& range, const Tensor& scalars,
   check_count(factor, Dtype::f32, 1, "adamw: factor");
   if (count == 0) return;
   with_storage([&]<class T>(T) {
-    kernels::adamw<T>(launch_,
-                      {same_memory ? nullptr : as<T>(range.parameters),
-                       as<float>(range.master), as<const float>(range.gradients),
-                       as<float>(range.first_moment),
-                       as<float>(range.second_moment), count,
-                       range.weight_decay, as<const float>(scalars),
-                       as<const float>(factor)});
+    kernels::adamw<T>(
+        launch_, {same_memory ? nullptr : as<T>(range.parameters),
+                  as<float>(range.master), as<const float>(range.gradients),
+                  as<float>(range.first_moment), as<float>(range.second_moment),
+                  count, range.weight_decay, as<const float>(scalars),
+                  as<const float>(factor)});
   });
 }
 

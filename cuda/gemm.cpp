@@ -31,20 +31,18 @@ cublasLtMatrixLayout_t make_layout(Dtype dtype, std::int64_t rows_in_memory,
                                    std::int64_t columns_in_memory,
                                    std::int64_t stride) {
   cublasLtMatrixLayout_t layout = nullptr;
-  check_cublas(
-      cublasLtMatrixLayoutCreate(&layout, cuda_type(dtype),
-                                 static_cast<std::uint64_t>(columns_in_memory),
-                                 static_cast<std::uint64_t>(rows_in_memory),
-                                 stride),
-      "cublasLtMatrixLayoutCreate");
+  check_cublas(cublasLtMatrixLayoutCreate(
+                   &layout, cuda_type(dtype),
+                   static_cast<std::uint64_t>(columns_in_memory),
+                   static_cast<std::uint64_t>(rows_in_memory), stride),
+               "cublasLtMatrixLayoutCreate");
   return layout;
 }
 cublasLtMatrixLayout_t make_layout(const Operand& operand) {
-  return operand.transposed
-             ? make_layout(operand.dtype, operand.columns, operand.rows,
-                           operand.stride)
-             : make_layout(operand.dtype, operand.rows, operand.columns,
-                           operand.stride);
+  return operand.transposed ? make_layout(operand.dtype, operand.columns,
+                                          operand.rows, operand.stride)
+                            : make_layout(operand.dtype, operand.rows,
+                                          operand.columns, operand.stride);
 }
 
 class Preference {
@@ -86,10 +84,9 @@ Gemm::Plan Gemm::make_plan(const Operand& a, const Operand& b, const void* c,
                "cublasLtMatmulDescCreate");
   const auto transpose = [&](cublasLtMatmulDescAttributes_t which, bool yes) {
     const cublasOperation_t operation = yes ? CUBLAS_OP_T : CUBLAS_OP_N;
-    check_cublas(
-        cublasLtMatmulDescSetAttribute(plan.description.get(), which,
-                                       &operation, sizeof operation),
-        "cublasLtMatmulDescSetAttribute");
+    check_cublas(cublasLtMatmulDescSetAttribute(plan.description.get(), which,
+                                                &operation, sizeof operation),
+                 "cublasLtMatmulDescSetAttribute");
   };
   transpose(CUBLASLT_MATMUL_DESC_TRANSA, b.transposed);
   transpose(CUBLASLT_MATMUL_DESC_TRANSB, a.transposed);
@@ -112,10 +109,9 @@ Gemm::Plan Gemm::make_plan(const Operand& a, const Operand& b, const void* c,
       library_.get(), plan.description.get(), plan.b.get(), plan.a.get(),
       plan.c.get(), plan.c.get(), preference.get(),
       static_cast<int>(found.size()), found.data(), &count);
-  const auto* best =
-      std::find_if(found.begin(), found.begin() + count, [](const auto& one) {
-        return one.state == CUBLAS_STATUS_SUCCESS;
-      });
+  const auto* best = std::find_if(
+      found.begin(), found.begin() + count,
+      [](const auto& one) { return one.state == CUBLAS_STATUS_SUCCESS; });
   require(status == CUBLAS_STATUS_SUCCESS && best != found.begin() + count,
           "cuBLASLt has no algorithm for {} × {} by {} × {} ({}, rows {} and "
           "{} apart): {}",
@@ -151,8 +147,8 @@ void Gemm::multiply(const Operand& a, const Operand& b, void* c, Dtype c_dtype,
   const float alpha = 1, beta = accumulate ? 1 : 0;
   check_cublas(
       cublasLtMatmul(library_.get(), use.description.get(), &alpha, b.data,
-                     use.b.get(), a.data, use.a.get(), &beta, c, use.c.get(),
-                     c, use.c.get(), &use.algorithm, workspace_.data(),
+                     use.b.get(), a.data, use.a.get(), &beta, c, use.c.get(), c,
+                     use.c.get(), &use.algorithm, workspace_.data(),
                      workspace_bytes, device_.stream()),
       "cublasLtMatmul");
 }

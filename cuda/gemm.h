@@ -35,8 +35,7 @@ class Gemm {
                 std::int64_t c_stride, bool accumulate);
 
  private:
-  using Description =
-      Handle<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
+  using Description = Handle<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
   using Layout = Handle<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
   struct Plan {
     Description description;

@@ -1,5 +1,7 @@
 #include "mpi/communicator.h"
 
+#include <algorithm>
+#include <chrono>
 #include <numeric>
 
 namespace lockstep {
@@ -23,7 +25,60 @@ void Communicator::book(Collective collective, int times, const Tensor& tensor,
   traffic.calls += 1;
   traffic.elements += times * tensor.elements();
   traffic.bytes += times * tensor.bytes();
-  slot_->busy.emplace_back(std::move(begin), record());
+  Event end = record();
+  if (on_stuck_) {
+    const std::lock_guard lock(watched_mutex_);
+    watched_.push_back(
+        {fmt::format("{} number {} of step {} ({} {})",
+                     collective_names[static_cast<int>(collective)],
+                     traffic.calls, step_, tensor.elements(),
+                     name_of(tensor.dtype)),
+         begin, end});
+  }
+  slot_->busy.emplace_back(std::move(begin), std::move(end));
+}
+
+void Communicator::watch(double seconds,
+                         std::function<void(const std::string&)> on_stuck) {
+  on_stuck_ = std::move(on_stuck);
+  watchdog_ = std::jthread([this, seconds](const std::stop_token& stop) {
+    enter_thread();
+    watch_until(stop, seconds);
+  });
+}
+
+void Communicator::watch_until(const std::stop_token& stop, double seconds) {
+  using Clock = std::chrono::steady_clock;
+  const auto pause = std::chrono::duration<double>(std::min(0.2, seconds / 4));
+  Event oldest;  // the one that the lane is at, and since when
+  Clock::time_point since;
+  while (!stop.stop_requested()) {
+    std::this_thread::sleep_for(pause);
+    const std::lock_guard lock(watched_mutex_);
+    while (!watched_.empty() && watched_.front().end->completed()) {
+      watched_.pop_front();
+    }
+    if (watched_.empty() || !watched_.front().begin->completed()) {
+      oldest = nullptr;
+      continue;
+    }
+    if (watched_.front().end != oldest) {
+      oldest = watched_.front().end;
+      since = Clock::now();
+      continue;
+    }
+    if (Clock::now() - since < std::chrono::duration<double>(seconds)) continue;
+    on_stuck_(fmt::format(
+        "{} has not ended within {} s: another rank is gone, far behind, or "
+        "has issued another collective (see --timeout)",
+        watched_.front().what, seconds));
+    return;
+  }
+}
+
+void Communicator::stop_watching() {
+  watchdog_ = {};
+  watched_.clear();
 }
 
 void Communicator::all_reduce(const Tensor& buffer, Reduction reduction) {
@@ -66,6 +121,7 @@ void Communicator::join(Device& device, const Event& done) {
 
 void Communicator::begin_step(std::int64_t step) {
   slot_ = &slots_[step % figure_slots];
+  step_ = step;
   slot_->traffic = {};
   slot_->busy.clear();
   slot_->exposed.clear();

@@ -2,9 +2,13 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -72,6 +76,11 @@ class Communicator : public Lane {
   // the time it stands still as exposed communication.
   void join(Device& device, const Event& done);
 
+  // From now on, a collective that does not end within `seconds` after the lane
+  // came to it is reported, once, from a thread of its own: which it is, and
+  // what to look for. Ranks that issue different collectives end here.
+  void watch(double seconds, std::function<void(const std::string&)> on_stuck);
+
   // Figures are kept per step in a ring of `figure_slots`: begin_step() opens
   // the next slot, and figures_of(step) waits for what that step has issued.
   static constexpr int figure_slots = 4;
@@ -79,6 +88,11 @@ class Communicator : public Lane {
   CommFigures figures_of(std::int64_t step) const;
 
  protected:
+  // Called first on threads that look at this lane's events.
+  virtual void enter_thread() {}
+  // To be called by destructors of implementations: nobody looks afterwards.
+  void stop_watching();
+
   virtual void do_all_reduce(const Tensor& buffer, Reduction reduction) = 0;
   virtual void do_reduce_scatter(const Tensor& shard, const Tensor& whole,
                                  Reduction reduction) = 0;
@@ -97,8 +111,21 @@ class Communicator : public Lane {
   template <class Work>
   void book(Collective collective, int times, const Tensor& tensor, Work work);
 
+  struct Watched {
+    std::string what;
+    Event begin;
+    Event end;
+  };
+  void watch_until(const std::stop_token& stop, double seconds);
+
   Slot slots_[figure_slots];
   Slot* slot_ = &slots_[0];
+  std::int64_t step_ = 0;
+
+  std::function<void(const std::string&)> on_stuck_;
+  std::mutex watched_mutex_;
+  std::deque<Watched> watched_;  // not known to have ended, in order
+  std::jthread watchdog_;
 };
 
 // NCCL for a CUDA device, MPI with a worker thread otherwise. Collective over

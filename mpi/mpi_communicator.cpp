@@ -105,9 +105,12 @@ void multiply<double>(const Tensor& tensor, double factor) {
 
 class MpiCommunicator : public Communicator {
  public:
-  MpiCommunicator(World& world, MPI_Comm parent, std::int64_t chunk)
-      : world_(world), comm_(parent), chunk_(chunk) {}
-  ~MpiCommunicator() override { synchronize(); }
+  MpiCommunicator(World& world, MPI_Comm parent, MpiSettings settings)
+      : world_(world), comm_(parent), settings_(std::move(settings)) {}
+  ~MpiCommunicator() override {
+    synchronize();
+    stop_watching();
+  }
 
   int rank() const override { return world_.rank(); }
   int size() const override { return world_.size(); }
@@ -130,6 +133,7 @@ class MpiCommunicator : public Communicator {
   void enqueue(Task task) {
     worker_.enqueue([this, task] {
       try {
+        if (settings_.before_each) settings_.before_each();
         task();
       } catch (const std::exception& error) {
         world_.abort(error.what());
@@ -153,8 +157,8 @@ class MpiCommunicator : public Communicator {
   // Calls piece(first element, count) over n elements.
   template <class Piece>
   void in_pieces(std::int64_t n, Piece piece) const {
-    for (std::int64_t done = 0; done < n; done += chunk_) {
-      piece(done, static_cast<int>(std::min(chunk_, n - done)));
+    for (std::int64_t done = 0; done < n; done += settings_.chunk) {
+      piece(done, static_cast<int>(std::min(settings_.chunk, n - done)));
     }
   }
 
@@ -204,7 +208,7 @@ class MpiCommunicator : public Communicator {
       const std::int64_t n = shard.elements();
       std::byte* mine = bytes_at(whole, rank() * n);
       if (mine != shard.data) std::memcpy(mine, shard.data, shard.bytes());
-      if (n <= chunk_) {
+      if (n <= settings_.chunk) {
         check_mpi(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, whole.data,
                                 static_cast<int>(n), type_of(whole.dtype),
                                 comm_),
@@ -234,15 +238,16 @@ class MpiCommunicator : public Communicator {
   World& world_;
   OwnedComm comm_;
   BfloatSum bfloat_;
-  std::int64_t chunk_;
+  MpiSettings settings_;
   Worker worker_;  // last: its tasks use the rest
 };
 
 }  // namespace
 
 std::unique_ptr<Communicator> make_mpi_communicator(World& world,
-                                                    std::int64_t chunk) {
-  return std::make_unique<MpiCommunicator>(world, MPI_COMM_WORLD, chunk);
+                                                    MpiSettings settings) {
+  return std::make_unique<MpiCommunicator>(world, MPI_COMM_WORLD,
+                                           std::move(settings));
 }
 
 }  // namespace lockstep

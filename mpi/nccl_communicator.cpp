@@ -24,10 +24,14 @@ void check_nccl(ncclResult_t result, const char* call,
 
 ncclDataType_t type_of(Dtype dtype) {
   switch (dtype) {
-    case Dtype::f64: return ncclFloat64;
-    case Dtype::f32: return ncclFloat32;
-    case Dtype::bf16: return ncclBfloat16;
-    case Dtype::i32: return ncclInt32;
+    case Dtype::f64:
+      return ncclFloat64;
+    case Dtype::f32:
+      return ncclFloat32;
+    case Dtype::bf16:
+      return ncclBfloat16;
+    case Dtype::i32:
+      return ncclInt32;
   }
   return ncclFloat32;
 }
@@ -40,7 +44,7 @@ ncclRedOp_t operation_of(Reduction reduction) {
 class NcclCommunicator : public Communicator {
  public:
   NcclCommunicator(World& world, CudaDevice& device)
-      : rank_(world.rank()), size_(world.size()) {
+      : ordinal_(device.ordinal()), rank_(world.rank()), size_(world.size()) {
     check_cuda(cudaSetDevice(device.ordinal()), "cudaSetDevice");
     ncclUniqueId id{};
     world.together([&] {
@@ -60,7 +64,10 @@ class NcclCommunicator : public Communicator {
     } else {
       cudaStreamSynchronize(lane_.stream());
     }
+    stop_watching();
   }
+
+  void enter_thread() override { cudaSetDevice(ordinal_); }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -99,10 +106,10 @@ class NcclCommunicator : public Communicator {
           "ncclAllGather");
   }
   void do_broadcast(const Tensor& buffer, int root) override {
-    check(ncclBroadcast(buffer.data, buffer.data, buffer.elements(),
-                        type_of(buffer.dtype), root, comm_.get(),
-                        lane_.stream()),
-          "ncclBroadcast");
+    check(
+        ncclBroadcast(buffer.data, buffer.data, buffer.elements(),
+                      type_of(buffer.dtype), root, comm_.get(), lane_.stream()),
+        "ncclBroadcast");
   }
 
  private:
@@ -115,6 +122,7 @@ class NcclCommunicator : public Communicator {
     check(result, "a collective");
   }
 
+  int ordinal_;
   int rank_;
   int size_;
   int exceptions_at_start_ = std::uncaught_exceptions();

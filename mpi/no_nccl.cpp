@@ -9,6 +9,8 @@ std::unique_ptr<Communicator> make_communicator(World& world, Device&,
   return make_mpi_communicator(world);
 }
 
-std::string nccl_version() { return ""; }
+std::string nccl_version() {
+  return "";
+}
 
 }  // namespace lockstep

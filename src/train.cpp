@@ -42,6 +42,10 @@ int train(World& world, int argc, char** argv) {
   Placement placement = place_rank(options, world);
   const auto comm =
       make_communicator(world, *placement.backend.device, options.share_gpu);
+  if (options.timeout > 0) {
+    comm->watch(options.timeout,
+                [&](const std::string& line) { world.abort(line); });
+  }
 
   Console console(settled_progress(options.progress), world.root());
   console.ranks(placement.rows);

@@ -102,8 +102,8 @@ void backward(cudaStream_t stream, const BackwardHeads& at, const float* lse,
     }
     compute_delta(stream, problem);
     if constexpr (std::is_same_v<T, bf16>) {
-      const bool fits = suits_tensor_cores(std::array{
-          at.dq, at.dk, at.dv, at.dout, at.o, at.q, at.k, at.v});
+      const bool fits = suits_tensor_cores(
+          std::array{at.dq, at.dk, at.dv, at.dout, at.o, at.q, at.k, at.v});
       fits ? mma_backward(stream, problem) : fma_backward(stream, problem);
     } else {
       fma_backward(stream, problem);

@@ -17,8 +17,8 @@ constexpr int threads = 256;
 template <int D>
 struct Tile {
   static constexpr int tokens = 4096 / D;
-  static constexpr int R = tokens / 16;        // rows, and columns, of a thread
-  static constexpr int stride = D + 4;         // of a row of a matrix
+  static constexpr int R = tokens / 16;  // rows, and columns, of a thread
+  static constexpr int stride = D + 4;   // of a row of a matrix
   static constexpr int score_stride = tokens + 4;
   static constexpr int matrix = tokens * stride;        // floats
   static constexpr int scores = tokens * score_stride;  // floats

@@ -154,14 +154,14 @@ constexpr float log2_e = 1.4426950408889634f;
 // Asynchronous copies into shared memory of 16 and 4 bytes; zeros where not
 // `inside`, and then `from` is not read.
 __device__ inline void copy_async_16(void* to, const void* from, bool inside) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                   shared_address(to)),
-               "l"(from), "r"(inside ? 16 : 0));
+  asm volatile(
+      "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
+      "l"(from), "r"(inside ? 16 : 0));
 }
 __device__ inline void copy_async_4(void* to, const void* from, bool inside) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(
-                   shared_address(to)),
-               "l"(from), "r"(inside ? 4 : 0));
+  asm volatile(
+      "cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)),
+      "l"(from), "r"(inside ? 4 : 0));
 }
 __device__ inline void commit_copies() {
   asm volatile("cp.async.commit_group;");
@@ -182,9 +182,9 @@ __device__ void copy_tile(bf16* to, const bf16* from, std::int64_t token_stride,
   for (int i = threadIdx.x; i < tokens * chunks; i += threads) {
     const int row = i / chunks, column = i % chunks * 8;
     const bool inside = first + row < count && column < head_dim;
-    copy_async_16(
-        to + row * stride<D> + column,
-        inside ? from + (first + row) * token_stride + column : from, inside);
+    copy_async_16(to + row * stride<D> + column,
+                  inside ? from + (first + row) * token_stride + column : from,
+                  inside);
   }
 }
 

@@ -16,10 +16,10 @@ template <int D>
 constexpr int step = D <= 64 ? 64 : 32;
 
 template <int D>
-constexpr int shared_bytes =
-    (2 * tile_elements<D>(own_tokens) + 4 * tile_elements<D>(step<D>)) *
-        int{sizeof(bf16)} +
-    4 * step<D> * int{sizeof(float)};
+constexpr int shared_bytes = (2 * tile_elements<D>(own_tokens) +
+                              4 * tile_elements<D>(step<D>)) *
+                                 int{sizeof(bf16)} +
+                             4 * step<D>* int{sizeof(float)};
 
 template <int D>
 __global__ void __launch_bounds__(threads)
@@ -91,10 +91,9 @@ __global__ void __launch_bounds__(threads)
     add_dot_rows<D, step<D>>(p, k, warp * 16, q_stage(i));
     // Element c of fragment j is seen where key ≤ query, which is where
     // first_seen + 8·(c/2) ≤ 8·j + c%2.
-    const int first_seen = extents.causal
-                               ? first_key + warp * 16 + lane / 4 -
-                                     (i * step<D> + lane % 4 * 2)
-                               : -own_tokens;
+    const int first_seen = extents.causal ? first_key + warp * 16 + lane / 4 -
+                                                (i * step<D> + lane % 4 * 2)
+                                          : -own_tokens;
     const float* lse_of = lse_stage(i) + lane % 4 * 2;
 #pragma unroll
     for (int j = 0; j < step<D> / 8; ++j) {
@@ -199,10 +198,9 @@ __global__ void __launch_bounds__(threads)
     add_dot_rows<D, step<D>>(ds, dout, warp * 16, v_stage(i));
     // Element c of fragment j is seen where 8·j + c%2 < limit, and 8 further
     // for the lower of two rows in a causal pass.
-    const int limit =
-        (extents.causal ? first_query + warp * 16 + lane / 4 + 1
-                        : extents.k_tokens) -
-        (i * step<D> + lane % 4 * 2);
+    const int limit = (extents.causal ? first_query + warp * 16 + lane / 4 + 1
+                                      : extents.k_tokens) -
+                      (i * step<D> + lane % 4 * 2);
     const int lower = extents.causal ? 8 : 0;
 #pragma unroll
     for (int j = 0; j < step<D> / 8; ++j) {

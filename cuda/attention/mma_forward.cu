@@ -103,8 +103,8 @@ __global__ void __launch_bounds__(threads)
       float best = -INFINITY;
 #pragma unroll
       for (int j = 0; j < step / 8; ++j) {
-        best = fmaxf(best, fmaxf(scores[j].r[2 * half],
-                                 scores[j].r[2 * half + 1]));
+        best = fmaxf(best,
+                     fmaxf(scores[j].r[2 * half], scores[j].r[2 * half + 1]));
       }
       best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
       best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2));

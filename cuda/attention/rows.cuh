@@ -10,10 +10,18 @@
 // What the attention kernels share.
 namespace lockstep::attention {
 
-__device__ inline float to_float(float x) { return x; }
-__device__ inline float to_float(bf16 x) { return __bfloat162float(x); }
-__device__ inline void assign(float& to, float x) { to = x; }
-__device__ inline void assign(bf16& to, float x) { to = __float2bfloat16_rn(x); }
+__device__ inline float to_float(float x) {
+  return x;
+}
+__device__ inline float to_float(bf16 x) {
+  return __bfloat162float(x);
+}
+__device__ inline void assign(float& to, float x) {
+  to = x;
+}
+__device__ inline void assign(bf16& to, float x) {
+  to = __float2bfloat16_rn(x);
+}
 
 // Token 0 of head h of batch b, for sequence b·heads + h.
 template <class T>
@@ -40,7 +48,9 @@ __device__ inline Work work_of_block(std::int64_t sequences) {
   return {blockIdx.x % sequences, static_cast<int>(blockIdx.x / sequences)};
 }
 
-constexpr int divide_up(int a, int b) { return (a + b - 1) / b; }
+constexpr int divide_up(int a, int b) {
+  return (a + b - 1) / b;
+}
 
 // Blocks for `tiles` tiles of every sequence.
 inline unsigned blocks_for(const Extents& extents, int tiles) {

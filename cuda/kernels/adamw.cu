@@ -25,9 +25,8 @@ __device__ void update(const AdamwUpdate<T>& range, std::int64_t i,
     const float gradient = g[w] * factor;
     m[w] = with.beta1 * m[w] + (1 - with.beta1) * gradient;
     v[w] = with.beta2 * v[w] + (1 - with.beta2) * gradient * gradient;
-    const float step =
-        m[w] / with.bias_correction1 /
-        (sqrtf(v[w] / with.bias_correction2) + with.epsilon);
+    const float step = m[w] / with.bias_correction1 /
+                       (sqrtf(v[w] / with.bias_correction2) + with.epsilon);
     p[w] = p[w] * keep - with.learning_rate * step;
   }
   store(range.master + i, p);
@@ -62,7 +61,8 @@ void adamw(const Launch& launch, const AdamwUpdate<T>& range) {
       rows_are_aligned<float>(0, range.master, range.gradients,
                               range.first_moment, range.second_moment) &&
       reinterpret_cast<std::uintptr_t>(range.parameters) %
-              (width * sizeof(T)) == 0;
+              (width * sizeof(T)) ==
+          0;
   if (aligned) {
     const auto blocks =
         grid_blocks(divide_up(range.n, threads * width), "AdamW");

@@ -11,14 +11,22 @@
 // What the kernels share: 16-byte accesses, sums over a block, launch shapes.
 namespace lockstep::kernels {
 
-__device__ inline float to_float(float x) { return x; }
-__device__ inline float to_float(bf16 x) { return __bfloat162float(x); }
+__device__ inline float to_float(float x) {
+  return x;
+}
+__device__ inline float to_float(bf16 x) {
+  return __bfloat162float(x);
+}
 template <class T>
 __device__ T from_float(float x);
 template <>
-__device__ inline float from_float<float>(float x) { return x; }
+__device__ inline float from_float<float>(float x) {
+  return x;
+}
 template <>
-__device__ inline bf16 from_float<bf16>(float x) { return __float2bfloat16_rn(x); }
+__device__ inline bf16 from_float<bf16>(float x) {
+  return __float2bfloat16_rn(x);
+}
 
 // `width` adjacent elements that move as one access.
 template <class T, int width>

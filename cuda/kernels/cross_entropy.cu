@@ -4,18 +4,22 @@ namespace lockstep::kernels {
 namespace {
 
 // Σ exp(x − maximum) over what has been seen so far (Milakov & Gimelshein
-// 2018, algorithm 3).
+// 2018, algorithm 3), a few elements at a time.
 struct OnlineSum {
   float maximum = -INFINITY;
   float sum = 0;
 
-  __device__ void add(float x) {
-    if (x == -INFINITY) return;  // a class that is masked out
-    if (x > maximum) {
-      sum *= expf(maximum - x);
-      maximum = x;
-    }
-    sum += expf(x - maximum);
+  template <int width>
+  __device__ void add(const float (&x)[width]) {
+    float best = maximum;
+#pragma unroll
+    for (int w = 0; w < width; ++w) best = fmaxf(best, x[w]);
+    // While there is nothing but masked classes (−∞), their sum stays 0.
+    const float from = best == -INFINITY ? 0.0f : best;
+    if (best > maximum) sum *= expf(maximum - best);
+    maximum = best;
+#pragma unroll
+    for (int w = 0; w < width; ++w) sum += expf(x[w] - from);
   }
 };
 
@@ -41,9 +45,8 @@ __device__ void for_row(T* row, std::int64_t classes, Visit visit) {
 template <int width, class T>
 __device__ OnlineSum sum_row(const T* row, std::int64_t classes) {
   OnlineSum mine;
-  for_row<width>(row, classes, [&](std::int64_t, const auto& x) {
-    for (const float value : x) mine.add(value);
-  });
+  for_row<width>(row, classes,
+                 [&](std::int64_t, const auto& x) { mine.add(x); });
   __shared__ float of_warp[32];
   float maximum = mine.maximum;
   for (int offset = 16; offset > 0; offset /= 2) {

@@ -16,7 +16,8 @@ __global__ void embedding_kernel(T* out, const T* weight,
   const auto* from = reinterpret_cast<const Access*>(
       weight + static_cast<std::int64_t>(ids[blockIdx.x]) * d);
   auto* to = reinterpret_cast<Access*>(out + blockIdx.x * d);
-  for (std::int64_t i = threadIdx.x; i < items; i += blockDim.x) to[i] = from[i];
+  for (std::int64_t i = threadIdx.x; i < items; i += blockDim.x)
+    to[i] = from[i];
 }
 
 // The gradient without atomics: the positions are sorted by id (stably, so
@@ -171,8 +172,9 @@ void embedding(const Launch& launch, const Rows<T>& out, const T* weight,
         <<<blocks, row_threads(out.width / width), 0, launch.stream>>>(
             out.data, weight, ids, out.width);
   } else {
-    embedding_kernel<T, 1><<<blocks, row_threads(out.width), 0, launch.stream>>>(
-        out.data, weight, ids, out.width);
+    embedding_kernel<T, 1>
+        <<<blocks, row_threads(out.width), 0, launch.stream>>>(out.data, weight,
+                                                               ids, out.width);
   }
   check_launch("embedding");
 }

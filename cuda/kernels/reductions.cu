@@ -67,7 +67,8 @@ void reduce(const Launch& launch, double* total, const float* x, std::int64_t n,
 __global__ void clip_factor_kernel(float* factor, const double* sum_of_squares,
                                    double clip) {
   const double bound = clip / (sqrt(*sum_of_squares) + 1e-6);
-  *factor = clip == 0 ? 1.0f : static_cast<float>(bound < 1 ? bound : 1);
+  // NaN stays NaN.
+  *factor = clip == 0 ? 1.0f : static_cast<float>(bound > 1 ? 1 : bound);
 }
 
 }  // namespace

@@ -17,7 +17,9 @@ __device__ Place place_of_thread(unsigned blocks_of_row) {
               width};
 }
 
-__device__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ float sigmoid(float x) {
+  return 1.0f / (1.0f + expf(-x));
+}
 
 // Moves 3·N·F elements: gate and up in, y out.
 template <class T, int width>
@@ -68,9 +70,9 @@ void swiglu(const Launch& launch, const Rows<T>& y, const T* gate_up) {
   constexpr int width = full_width<T>;
   if (rows_are_aligned<T>(y.width, y.data, gate_up)) {
     const unsigned of_row = row_blocks(y.width, width);
-    swiglu_kernel<T, width><<<grid_blocks(y.count * of_row, "SwiGLU"), threads,
-                              0, launch.stream>>>(y.data, gate_up, y.width,
-                                                  of_row);
+    swiglu_kernel<T, width>
+        <<<grid_blocks(y.count * of_row, "SwiGLU"), threads, 0,
+           launch.stream>>>(y.data, gate_up, y.width, of_row);
   } else {
     const unsigned of_row = row_blocks(y.width, 1);
     swiglu_kernel<T, 1><<<grid_blocks(y.count * of_row, "SwiGLU"), threads, 0,

@@ -132,7 +132,10 @@ std::vector<OptionGroup> option_table(
         {"share-gpu", "[=BOOL]", choice(o.share_gpu, booleans),
          "let several ranks use one GPU"},
         {"threads", "N", whole(o.threads, 0, 4096),
-         "CPU threads per rank; 0: the rank's share of the cores"}}},
+         "CPU threads per rank; 0: the rank's share of the cores"},
+        {"timeout", "X", number(o.timeout, non_negative),
+         "seconds after which a collective counts as stuck and ends the run; "
+         "0: never"}}},
       {"Planning",
        {{"dry-run", "[=BOOL]", choice(o.dry_run, booleans),
          "print what a rank would hold and send, and train nothing"},

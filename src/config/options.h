@@ -57,6 +57,8 @@ struct Options {
   bool share_gpu = false;
   int threads = 0;  // resolved by World's share of the cores; 0 until then
 
+  double timeout = 600;  // seconds for a collective; 0: no watch
+
   bool dry_run = false;
   int world_size = 0;  // of a dry run; 0: the ranks there are
 

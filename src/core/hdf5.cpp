@@ -91,18 +91,6 @@ Id string_type() {
   return type;
 }
 
-// Access properties under which following a link to another file fails, also
-// where it hides behind a soft link.
-Id inside_the_file(hid_t property_class) {
-  Id properties = property_id(H5Pcreate(property_class));
-  H5Pset_elink_cb(
-      properties,
-      [](const char*, const char*, const char*, const char*, unsigned*, hid_t,
-         void*) -> herr_t { return -1; },
-      nullptr);
-  return properties;
-}
-
 // Makes HDF5 stop where a link leads to another file.
 herr_t refuse_link(const char*, const char*, const char* file, const char*,
                    unsigned*, hid_t, void*) {
@@ -335,7 +323,6 @@ void Dataset::append(std::span<const T> rows) {
   require(width > 0 && rows.size() % width == 0,
           "{} values are no whole rows of {}, which have {}", rows.size(),
           name_, width);
-  if (rows.empty()) return;
   std::vector<hsize_t> start(extents.size(), 0), count = extents;
   start[0] = extents[0];
   count[0] = rows.size() / width;
@@ -419,13 +406,22 @@ Id with_intermediates() {
   return properties;
 }
 
+// Creation properties of a group whose attributes keep their order. With it
+// comes a layout that takes attributes of more than 64 KiB.
+Id ordered_attributes(hid_t property_class) {
+  Id properties = property_id(H5Pcreate(property_class));
+  H5Pset_attr_creation_order(properties, H5P_CRT_ORDER_TRACKED);
+  return properties;
+}
+
 }  // namespace
 
 Group Group::create_group(const std::string& path) {
   const std::string where = relative(path);
   const std::string name = joined(name_, where);
   return {{checked(H5Gcreate2(id_, where.c_str(), with_intermediates(),
-                              H5P_DEFAULT, H5P_DEFAULT),
+                              ordered_attributes(H5P_GROUP_CREATE),
+                              H5P_DEFAULT),
                    "create group " + name),
            H5Gclose},
           name + "/"};
@@ -476,17 +472,17 @@ Dataset Group::create_extendible(const std::string& path,
 
 namespace {
 
-// HDF5's own reasons are roundabout where the system has a plain one.
+// HDF5's own reasons are roundabout where there is a plain one.
 void check_readable(const std::string& path) {
-  struct stat facts {};
-  require(stat(path.c_str(), &facts) == 0, "cannot open {}: {}", path,
-          std::strerror(errno));
-  require(S_ISREG(facts.st_mode), "cannot open {}: it is not a regular file",
-          path);
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Without O_NONBLOCK a pipe of that name would be waited for.
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   require(file >= 0, "cannot open {}: {}", path, std::strerror(errno));
+  struct stat facts {};
+  const bool regular = fstat(file, &facts) == 0 && S_ISREG(facts.st_mode);
   close(file);
-  require(H5Fis_hdf5(path.c_str()) > 0, "{} is not an HDF5 file", path);
+  require(regular, "cannot open {}: it is not a regular file", path);
+  require(H5Fis_hdf5(path.c_str()) > 0,
+          "cannot open {}: it is not an HDF5 file", path);
 }
 
 Id open_to_read(const std::string& path) {
@@ -506,14 +502,14 @@ Id open_to_read(const std::string& path) {
 
 Id create_file(const std::string& path, Access access) {
   const Id properties = property_id(H5Pcreate(H5P_FILE_ACCESS));
-  // Attributes of more than 64 KiB came with 1.8.
-  H5Pset_libver_bounds(properties, H5F_LIBVER_V18, H5F_LIBVER_LATEST);
+  std::string name = path;
   if (access == Access::in_memory) {
     constexpr std::size_t growth = 1 << 20;
     H5Pset_fapl_core(properties, growth, /*backing_store=*/0);
+    name += ", in memory";  // HDF5 would first read a file of that name
   }
-  return {checked(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT,
-                            properties),
+  return {checked(H5Fcreate(name.c_str(), H5F_ACC_TRUNC,
+                            ordered_attributes(H5P_FILE_CREATE), properties),
                   "create " + path),
           H5Fclose};
 }
@@ -528,8 +524,6 @@ Id open_file(const std::string& path, Access access) {
 
 File::File(const std::string& path, Access access)
     : Group(open_file(path, access), path + ":/") {}
-
-void File::flush() { checked(H5Fflush(id_, H5F_SCOPE_LOCAL), "write " + name_); }
 
 std::vector<std::byte> File::image() const {
   checked(H5Fflush(id_, H5F_SCOPE_LOCAL), "flush " + name_);

@@ -8,14 +8,24 @@
 namespace lockstep {
 namespace {
 
+// What a message quotes of a header, which may hold anything: its beginning,
+// on one line.
+std::string quoted(std::string_view text) {
+  constexpr std::size_t longest = 40;
+  std::string shown(text.substr(0, longest));
+  for (char& c : shown) {
+    if (c < ' ' || c > '~') c = '?';
+  }
+  return text.size() > longest ? shown + "…" : shown;
+}
+
 // The value of `key` in the header's Python dictionary: a quoted text without
 // its quotes, or a tuple or word up to the next separator.
 std::string value_of(std::string_view dictionary, std::string_view key,
                      const std::string& name) {
-  const auto quoted = fmt::format("'{}'", key);
-  auto at = dictionary.find(quoted);
-  require(at != std::string_view::npos, "{}: its .npy header has no {}", name,
-          quoted);
+  auto at = dictionary.find(fmt::format("'{}'", key));
+  require(at != std::string_view::npos, "{}: its .npy header has no '{}'", name,
+          key);
   at = dictionary.find(':', at);
   require(at != std::string_view::npos, "{}: its .npy header does not parse",
           name);
@@ -41,7 +51,7 @@ std::int64_t one_extent(const std::string& tuple, const std::string& name) {
   const auto [rest, error] = std::from_chars(tuple.data(), end, count);
   const std::string_view after(rest, static_cast<std::size_t>(end - rest));
   require(error == std::errc() && count >= 0 && after == ",",
-          "{} has shape ({}); tokens have one axis", name, tuple);
+          "{} has shape ({}); tokens have one axis", name, quoted(tuple));
   return count;
 }
 
@@ -66,14 +76,14 @@ NpyHeader parse_npy_header(std::string_view bytes, const std::string& name) {
   require(descr.size() == 3 && descr.find_first_of("<>|=") == 0,
           "{} holds values of type '{}'; tokens are uint8, uint16, uint32, "
           "int32 or int64",
-          name, descr);
+          name, quoted(descr));
   require(descr[0] != '>', "{} is big-endian ('{}'); save it as '<{}'", name,
-          descr, descr.substr(1));
+          quoted(descr), quoted(descr.substr(1)));
   NpyHeader header;
   header.type = descr.substr(1);
   header.item_bytes = descr[2] - '0';
   require(header.item_bytes >= 1 && header.item_bytes <= 8,
-          "{} holds values of type '{}'", name, descr);
+          "{} holds values of type '{}'", name, quoted(descr));
   header.count = one_extent(value_of(dictionary, "shape", name), name);
   header.data_offset = static_cast<std::int64_t>(begin + length);
   return header;

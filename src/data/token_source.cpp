@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <set>
 #include <vector>
 
 #include "core/error.h"
@@ -83,6 +84,21 @@ std::unique_ptr<TokenSource> open_npy(const std::string& name) {
        name, header.type);
 }
 
+// Whether values read as uint16 are more likely the halves of uint32: every
+// second one is small, in a stretch where the others are varied.
+bool looks_like_uint32(const TokenSource& tokens) {
+  constexpr std::int64_t most = 4096, fewest = 256, small = 16, varied = 64;
+  std::vector<std::int64_t> halves(std::min(most, tokens.size()));
+  if (std::ssize(halves) < fewest) return false;
+  tokens.read(0, halves);
+  std::set<std::int64_t> low;
+  for (std::size_t i = 0; i + 1 < halves.size(); i += 2) {
+    low.insert(halves[i]);
+    if (halves[i + 1] >= small) return false;
+  }
+  return std::ssize(low) >= varied;
+}
+
 std::unique_ptr<TokenSource> open_bin(const std::string& name) {
   constexpr std::int64_t header_bytes = 256 * 4;
   auto file = std::make_unique<MappedFile>(name);
@@ -117,7 +133,12 @@ std::unique_ptr<TokenSource> open_bin(const std::string& name) {
           "{} has {} bytes: without llm.c's header it is read as uint16, and "
           "these are an odd number",
           name, size);
-  return mapped<std::uint16_t>(name, std::move(file), 0, size / 2);
+  auto tokens = mapped<std::uint16_t>(name, std::move(file), 0, size / 2);
+  require(!looks_like_uint32(*tokens),
+          "{} seems to hold uint32 (as uint16, which it is read as without "
+          "llm.c's header, every second value is below 16); save it as .npy",
+          name);
+  return tokens;
 }
 
 class Hdf5Tokens : public TokenSource {

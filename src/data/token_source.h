@@ -28,8 +28,8 @@ class TokenSource {
 //              uint8, uint16, uint32, int32 or int64; memory-mapped
 //   FILE.bin   llm.c's layout (256 int32 of header: magic 20240520, version 1,
 //              token count, then uint16; or magic 20240801, version 7, then
-//              uint32), or headerless little-endian uint16 as nanoGPT writes;
-//              memory-mapped
+//              uint32), or headerless little-endian uint16 as nanoGPT writes
+//              (refused where the values look like uint32); memory-mapped
 //   FILE.h5:/path/to/dataset   one axis of any integer type
 //   FILE.txt   bytes are tokens; memory-mapped
 // Errors name the file, what was found and what is accepted.

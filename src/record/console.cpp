@@ -1,6 +1,7 @@
 #include "record/console.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -35,6 +36,14 @@ std::string clock_text(double seconds) {
   return whole < 3600 ? fmt::format("{}:{:02}", whole / 60, whole % 60)
                       : fmt::format("{}:{:02}:{:02}", whole / 3600,
                                     whole / 60 % 60, whole % 60);
+}
+
+// Of the terminal; 80 where it does not say.
+int columns_of(std::FILE* out) {
+  winsize size{};
+  const bool known =
+      ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : 80;
 }
 
 // Of the slowest rank.
@@ -77,8 +86,10 @@ std::string rank_table(const std::vector<RankRow>& rows) {
                                  "cores");
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (i == longest_rank_table - 1 && rows.size() > longest_rank_table) {
-      text += fmt::format("  ...  {} more ranks; the run record has all\n",
-                          rows.size() - i - 1);
+      const std::size_t more = rows.size() - i - 1;
+      text += fmt::format(
+          "  ...  {} more rank{}; the run record names their hosts\n", more,
+          more == 1 ? "" : "s");
       i = rows.size() - 1;
     }
     const RankRow& row = rows[i];
@@ -133,6 +144,20 @@ std::string step_line(const StepFigures& figures, std::int64_t steps,
   }
   if (seconds_left >= 0) text += "  ETA " + clock_text(seconds_left);
   return text;
+}
+
+std::string progress_line(const std::string& line, std::int64_t step,
+                          std::int64_t steps, int columns) {
+  constexpr std::int64_t longest = 20, shortest = 5;
+  // The last column stays free: writing there makes some terminals wrap.
+  const std::int64_t free = columns - 1 - std::ssize(line) - 3;
+  if (free < shortest) {
+    return line.substr(0, static_cast<std::size_t>(std::max(columns - 1, 1)));
+  }
+  const std::int64_t width = std::min(longest, free);
+  const std::int64_t filled = width * step / steps;
+  return fmt::format("[{:=<{}}{: <{}}] {}", "", filled, "", width - filled,
+                     line);
 }
 
 void PhaseTable::add(const StepFigures& figures) {
@@ -203,24 +228,26 @@ Console::Console(Progress progress, bool speaks, std::FILE* out)
       terminal_(progress == Progress::automatic && isatty(fileno(out)) == 1),
       progress_(progress) {}
 
+void Console::put(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), out_);
+  std::fflush(out_);
+}
+
 void Console::line(const std::string& text) {
   if (!speaks_) return;
-  if (unfinished_line_) fmt::print(out_, "\n");
+  put((unfinished_line_ ? "\n" : "") + text + "\n");
   unfinished_line_ = false;
-  fmt::print(out_, "{}\n", text);
-  std::fflush(out_);
 }
 
 void Console::ranks(const std::vector<RankRow>& rows) {
   if (!speaks_ || progress_ == Progress::off) return;
-  fmt::print(out_, "{}", rank_table(rows));
+  put(rank_table(rows));
 }
 
 void Console::model(const ModelConfig& config, const Options& options,
                     const MemoryFigures& memory, int world_size) {
   if (!speaks_ || progress_ == Progress::off) return;
-  fmt::print(out_, "{}", model_summary(config, options, memory, world_size));
-  std::fflush(out_);
+  put(model_summary(config, options, memory, world_size));
 }
 
 void Console::start_training(std::int64_t steps, double flops_per_token,
@@ -261,16 +288,10 @@ void Console::draw(const StepFigures& figures, bool last) {
     line(text);
     return;
   }
-  constexpr int width = 20;
-  const auto filled = static_cast<int>(width * figures.step / steps_);
-  fmt::print(out_, "\r\033[K[{:=<{}}{: <{}}] {}", "", filled, "",
-             width - filled, text);
-  std::fflush(out_);
-  unfinished_line_ = true;
-  if (last) {
-    fmt::print(out_, "\n");
-    unfinished_line_ = false;
-  }
+  put("\r\033[K" +
+      progress_line(text, figures.step, steps_, columns_of(out_)) +
+      (last ? "\n" : ""));
+  unfinished_line_ = !last;
 }
 
 void Console::validation(std::int64_t step, double loss) {
@@ -284,22 +305,25 @@ void Console::finish() {
   const std::chrono::duration<double> passed = Clock::now() - started_;
   line("");
   line(phases_.text());
-  line(fmt::format("loss {:.4f} -> {:.4f} in {} step{}, {} tokens, {} ({} "
-                   "tok/s)",
-                   first_loss_, last_loss_, steps_seen_,
-                   steps_seen_ == 1 ? "" : "s", short_number(tokens_),
-                   clock_text(passed.count()),
-                   short_number(phases_.tokens_per_second())));
+  const double rate = phases_.tokens_per_second();
+  line(fmt::format(
+      "loss {:.4f} -> {:.4f} in {} step{}, {} tokens, {} ({} tok/s{})",
+      first_loss_, last_loss_, steps_seen_, steps_seen_ == 1 ? "" : "s",
+      short_number(tokens_), clock_text(passed.count()), short_number(rate),
+      peak_flops_ > 0
+          ? fmt::format(", MFU {:.1f}%",
+                        100 * rate * flops_per_token_ / peak_flops_)
+          : ""));
 }
 
 void Console::note(const std::string& text) { line(text); }
 
 void Console::warn(const std::string& text) {
   if (!speaks_) return;
-  if (unfinished_line_) fmt::print(out_, "\n");
+  if (unfinished_line_) put("\n");
   unfinished_line_ = false;
-  std::fflush(out_);
-  fmt::print(stderr, "warning: {}\n", text);
+  const std::string warning = "warning: " + text + "\n";
+  std::fwrite(warning.data(), 1, warning.size(), stderr);
 }
 
 }  // namespace lockstep

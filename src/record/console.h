@@ -75,6 +75,8 @@ class Console {
   void warn(const std::string& line);
 
  private:
+  // Text as it is. A full disk or a closed pipe does not end the run.
+  void put(const std::string& text);
   void line(const std::string& text);  // below the progress line
   void draw(const StepFigures& figures, bool last);
 
@@ -104,5 +106,9 @@ std::string model_summary(const ModelConfig& config, const Options& options,
 std::string step_line(const StepFigures& figures, std::int64_t steps,
                       double flops_per_token, double peak_flops,
                       double seconds_left);
+// A bar that shows how far it is and the line after it, in a terminal of so
+// many columns: the bar shrinks and the line ends early rather than wrap.
+std::string progress_line(const std::string& line, std::int64_t step,
+                          std::int64_t steps, int columns);
 
 }  // namespace lockstep

@@ -28,7 +28,8 @@ class Column {
   Column(hdf5::Group& file, const std::string& path,
          const std::vector<std::int64_t>& row_shape, const char* units,
          const char* description)
-      : dataset_(file.create_extendible<T>(path, row_shape, rows_a_chunk)) {
+      : dataset_(file.create_extendible<T>(path, row_shape,
+                                           rows_a_chunk(row_shape))) {
     dataset_.set_attribute("units", units);
     dataset_.set_attribute("description", description);
   }
@@ -40,7 +41,12 @@ class Column {
   }
 
  private:
-  static constexpr std::int64_t rows_a_chunk = 256;
+  // Chunks of at most 64 KiB: a chunk is in the file as a whole once it holds
+  // a row, which on thousands of ranks must not make the first steps large.
+  static std::int64_t rows_a_chunk(const std::vector<std::int64_t>& row_shape) {
+    const std::int64_t width = row_shape.empty() ? 1 : row_shape.front();
+    return std::clamp<std::int64_t>(64 * 1024 / (8 * width), 1, 256);
+  }
   hdf5::Dataset dataset_;
   std::vector<T> pending_;
 };
@@ -68,8 +74,10 @@ constexpr std::array<const char*, category_count> category_descriptions = {
 }  // namespace
 
 struct RunRecord::State {
-  State(std::string file_path, const RunFacts& facts, std::int64_t ranks)
-      : path(std::move(file_path)), file(path, hdf5::Access::in_memory) {
+  State(std::string file_path, const RunFacts& facts, std::int64_t world_size)
+      : path(std::move(file_path)),
+        ranks(world_size),
+        file(path, hdf5::Access::in_memory) {
     write_facts(facts);
     const auto per_rank = [&](const std::string& name, auto& columns,
                               const char* units, const char* description) {
@@ -128,6 +136,7 @@ struct RunRecord::State {
   }
 
   std::string path;
+  std::int64_t ranks;
   hdf5::File file;
   Integers step{file, "steps/step", {}, "1", "counts from 1"};
   Reals loss{file, "steps/loss", {}, "nats/token",
@@ -168,6 +177,9 @@ RunRecord::~RunRecord() {
 
 void RunRecord::add_step(const StepFigures& figures) {
   State& s = *state_;
+  require(std::ssize(figures.ranks) == s.ranks,
+          "step {} has figures of {} ranks; the record is of {}", figures.step,
+          figures.ranks.size(), s.ranks);
   s.all_written = false;
   s.step.add(figures.step);
   s.loss.add(figures.loss);
@@ -201,11 +213,11 @@ void RunRecord::flush_if_due() {
 void RunRecord::flush() {
   State& s = *state_;
   const auto begin = Clock::now();
-  s.for_each_column([](auto& column) { column.flush(); });
   try {
+    s.for_each_column([](auto& column) { column.flush(); });
     replace_file(s.path, s.file.image());
     s.all_written = true;
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     if (s.causes_said.insert(error.what()).second) {
       s.warnings.push_back(fmt::format(
           "{}; training goes on and the record is tried again", error.what()));

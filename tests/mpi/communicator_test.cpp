@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <numeric>
 #include <thread>
@@ -39,7 +40,7 @@ template <class T>
 class Collectives : public testing::Test {
  protected:
   // A small chunk makes even these buffers travel in pieces.
-  std::unique_ptr<Communicator> comm_ = make_mpi_communicator(world(), 10);
+  std::unique_ptr<Communicator> comm_ = make_mpi_communicator(world(), {.chunk = 10, .before_each = {}});
   int rank_ = world().rank();
   int size_ = world().size();
 };
@@ -158,6 +159,42 @@ TEST(Communicator, CountsCallsBytesAndTimeOfAStep) {
   comm->begin_step(2);
   EXPECT_EQ(comm->figures_of(2).total().calls, 0);
   EXPECT_EQ(comm->figures_of(1).total().calls, 4);
+}
+
+TEST(Communicator, ReportsACollectiveThatDoesNotEnd) {
+  if (world().size() == 1) GTEST_SKIP() << "one rank waits for nobody";
+  std::atomic<int> reports = 0;
+  std::string said;
+  const auto comm = make_mpi_communicator(world());
+  comm->watch(0.2, [&](const std::string& line) {
+    said = line;
+    ++reports;
+  });
+  comm->begin_step(7);
+  Values<float> buffer(4);
+  const bool late = world().rank() == world().size() - 1;
+  if (late) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  comm->all_reduce(buffer.tensor(), Reduction::sum);
+  comm->synchronize();
+  if (world().rank() == 0) {
+    EXPECT_EQ(reports, 1);
+    EXPECT_NE(said.find("all-reduce number 1 of step 7 (4 f32)"),
+              std::string::npos)
+        << said;
+  }
+  if (late) {
+    EXPECT_EQ(reports, 0);
+  }
+}
+
+TEST(Communicator, IsQuietWhileCollectivesEnd) {
+  std::atomic<int> reports = 0;
+  const auto comm = make_mpi_communicator(world());
+  comm->watch(5, [&](const std::string&) { ++reports; });
+  Values<float> buffer(4);
+  for (int i = 0; i < 300; ++i) comm->all_reduce(buffer.tensor(), Reduction::sum);
+  comm->synchronize();
+  EXPECT_EQ(reports, 0);
 }
 
 TEST(Communicator, BooksTheWaitOfComputeAsExposed) {

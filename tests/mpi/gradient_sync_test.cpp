@@ -3,96 +3,77 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <numeric>
+#include <random>
+#include <set>
+#include <thread>
 #include <vector>
 
 #include "checkpoint/weights.h"
-#include "model/transformer.h"
+#include "mpi/dry_communicator.h"
 #include "mpi/mpi_communicator.h"
 #include "mpi_world.h"
-#include "sync/replica.h"
+#include "trainer/dry_run.h"
+#include "trainer/step_engine.h"
 
 namespace lockstep {
 namespace {
 
-constexpr std::int64_t batch = 2;  // sequences per rank
-ModelConfig tiny() {
-  ModelConfig config;
-  config.vocab_size = 31;
-  config.context_length = 5;
-  config.d_model = 12;
-  config.d_ff = 20;
-  config.num_layers = 2;
-  config.num_heads = 2;
-  return config;
+constexpr std::int64_t sequences = 2;  // per rank and micro-step
+
+// A model whose layers, parameters and batch no world size divides evenly.
+Options tiny(std::string strategy) {
+  Options options;
+  options.model.vocab_size = 31;
+  options.model.context_length = 5;
+  options.model.d_model = 12;
+  options.model.d_ff = 20;
+  options.model.num_layers = 3;
+  options.model.num_heads = 2;
+  options.batch_size = sequences;
+  options.lr = 1e-2;
+  options.min_lr = 1e-3;
+  options.decay_steps = 10;
+  options.sync = std::move(strategy);
+  options.world_size = world().size();
+  return options;
 }
 
-// A model under some strategy, and what one pass over tokens leaves in it.
-class Replicated {
+// A rank of a run under some strategy, on one CPU thread.
+class Rank {
  public:
-  Replicated(Communicator& comm, std::int64_t sequences,
-             std::string_view strategy)
-      : store_(tiny(), comm.size()),
-        context_{store_, *backend_.device, *backend_.ops, comm, Dtype::f32},
-        sync_(strategy.empty() ? std::make_unique<Replica>(context_)
-                               : make_gradient_sync(strategy, context_)),
-        model_(tiny(), Dtype::f32, backend_, store_, *sync_, sequences, true),
-        memory_(backend_.device->allocate(Dtype::f64, {1}, Category::workspace,
-                                          "loss")) {}
-
-  void initialise(std::uint64_t seed) {
-    initialise_weights(store_, *sync_, seed);
+  Rank(Options options, Communicator& comm, std::uint64_t seed = 1)
+      : options_(std::move(options)),
+        backend_(make_cpu_backend(1, options_.precision)),
+        batches_(noise_batches(
+            batch_shape(options_, comm.rank(), comm.size()), options_.seed)),
+        engine_(options_, backend_, comm, *batches_) {
+    initialise_weights(engine_.store(), engine_.sync(), seed);
   }
-  GradientSync& sync() { return *sync_; }
-
-  // Tokens [first, first + n) of a fixed sequence, in micro_steps passes.
-  double pass(std::int64_t first, std::int64_t n, int micro_steps = 1) {
-    const Tensor loss = memory_.tensor(Dtype::f64, {1});
-    backend_.device->zero(loss);
-    sync_->begin_step();
-    for (int m = 0; m < micro_steps; ++m) {
-      sync_->begin_micro_step(m, micro_steps);
-      std::vector<std::int32_t> inputs, targets;
-      for (std::int64_t i = first + m * n; i < first + (m + 1) * n; ++i) {
-        inputs.push_back(token(i));
-        targets.push_back(token(i + 1));
-      }
-      const Tensor in{inputs.data(), Dtype::i32, {n}};
-      model_.forward(in);
-      model_.loss({targets.data(), Dtype::i32, {n}}, loss, 1.0 / micro_steps,
-                  Transformer::Gradient::yes);
-      model_.backward(in);
-    }
-    sync_->finish();
-    return *loss.as<double>();
+  StepEngine::Result step(std::int64_t number) {
+    engine_.issue(number);
+    return engine_.wait(number);
   }
-
-  std::vector<float> gradients() { return collect(&Shard::gradients); }
-  std::vector<float> weights() { return collect(&Shard::master); }
-
- private:
-  static std::int32_t token(std::int64_t i) {
-    return static_cast<std::int32_t>((i * i + 3 * i) % 31);
-  }
-  // Without the padding, which depends on the number of ranks.
-  std::vector<float> collect(Tensor Shard::*member) {
-    std::vector<float> all;
-    for (const Shard& shard : sync_->owned()) {
-      const float* values = (shard.*member).as<float>();
-      for (const Parameter& parameter : shard.unit->members) {
-        all.insert(all.end(), values + parameter.offset,
-                   values + parameter.offset + parameter.elements());
+  // All weights in state-dict order, without padding.
+  std::vector<float> weights() {
+    std::vector<float> all, values;
+    for (const Unit& unit : engine_.store().units()) {
+      values.resize(unit.elements);
+      engine_.sync().save(unit, values);
+      for (const Parameter& parameter : unit.members) {
+        const auto begin = values.begin() + parameter.offset;
+        all.insert(all.end(), begin, begin + parameter.elements());
       }
     }
     return all;
   }
+  StepEngine& engine() { return engine_; }
+  MemoryFigures memory() { return backend_.device->ledger().figures(); }
 
-  Backend backend_ = make_cpu_backend(1, Precision::fp32);
-  ParameterStore store_;
-  SyncContext context_;
-  std::unique_ptr<GradientSync> sync_;
-  Transformer model_;
-  Buffer memory_;
+ private:
+  Options options_;
+  Backend backend_;
+  std::unique_ptr<Batches> batches_;
+  StepEngine engine_;
 };
 
 double relative_error(const std::vector<float>& a,
@@ -106,68 +87,364 @@ double relative_error(const std::vector<float>& a,
   return std::sqrt(difference / norm);
 }
 
+double mean_over_ranks(double mine) {
+  double mean = 0;
+  for (const double each : world().all_gather({&mine, 1})) {
+    mean += each / world().size();
+  }
+  return mean;
+}
+
+bool same_on_all_ranks(const std::vector<float>& values) {
+  const std::string mine(reinterpret_cast<const char*>(values.data()),
+                         values.size() * sizeof(float));
+  const auto all = world().all_gather(mine);
+  return std::set<std::string>(all.begin(), all.end()).size() == 1;
+}
+
+const std::vector<std::string> equivalent = {
+    "naive", "flat",  "overlap", "bucketed", "sharded-optimizer",
+    "zero1", "zero2", "fsdp"};
+
+class Strategy : public testing::TestWithParam<std::string> {
+ protected:
+  std::unique_ptr<Communicator> comm_ = make_mpi_communicator(world());
+
+  // Steps of the strategy on all ranks beside the same steps of one rank that
+  // has the whole batch.
+  void expect_equals_one_rank(Options options, int steps = 4) {
+    Rank mine(options, *comm_);
+    options.batch_size *= world().size() * options.grad_accumulation;
+    options.grad_accumulation = 1;
+    options.sync = "none";
+    DryCommunicator alone(0, 1);
+    Rank whole(options, alone);
+    for (int step = 1; step <= steps; ++step) {
+      const auto got = mine.step(step);
+      const auto expected = whole.step(step);
+      EXPECT_NEAR(mean_over_ranks(got.loss) / expected.loss, 1, 1e-6)
+          << "step " << step;
+      EXPECT_NEAR(got.gradient_norm / expected.gradient_norm, 1, 1e-6)
+          << "step " << step;
+      const auto weights = mine.weights();
+      EXPECT_LT(relative_error(weights, whole.weights()), 1e-6)
+          << "step " << step;
+      EXPECT_TRUE(same_on_all_ranks(weights)) << "step " << step;
+    }
+  }
+};
+
+TEST_P(Strategy, EqualsOneRankOnTheWholeBatch) {
+  Options options = tiny(GetParam());
+  options.clip = 0;
+  expect_equals_one_rank(options);
+}
+
+TEST_P(Strategy, EqualsOneRankWithMicroSteps) {
+  Options options = tiny(GetParam());
+  options.clip = 0;
+  options.grad_accumulation = 3;
+  expect_equals_one_rank(options);
+}
+
+TEST_P(Strategy, ClipsByTheGlobalNorm) {
+  Options options = tiny(GetParam());
+  options.clip = 0.05;
+  expect_equals_one_rank(options);
+  options.grad_accumulation = 3;
+  expect_equals_one_rank(options);
+}
+
+TEST_P(Strategy, UpdatesAsUnshardedAdamwOverTenSteps) {
+  Options options = tiny(GetParam());
+  options.decay_norms = false;
+  expect_equals_one_rank(options, 10);
+}
+
+TEST_P(Strategy, StartsFromRankZerosWeights) {
+  Rank mine(tiny(GetParam()), *comm_, 100 + world().rank());
+  DryCommunicator alone(0, 1);
+  Rank first(tiny("none"), alone, 100);
+  EXPECT_EQ(mine.weights(), first.weights());
+}
+
+TEST_P(Strategy, KeepsFp32GradientsOfWhatItOwns) {
+  Options options = tiny(GetParam());
+  options.precision = Precision::bf16;
+  Rank mine(options, *comm_);
+  mine.step(1);
+  std::int64_t elements = 0;
+  for (const Shard& shard : mine.engine().sync().owned()) {
+    EXPECT_EQ(shard.gradients.dtype, Dtype::f32);
+    EXPECT_EQ(shard.master.dtype, Dtype::f32);
+    EXPECT_EQ(shard.gradients.elements(), shard.count);
+    elements += shard.count;
+  }
+  double owned = 0;
+  const auto mine_count = static_cast<double>(elements);
+  for (const double each : world().all_gather({&mine_count, 1})) owned += each;
+  const double parameters = double(options.model.parameters());
+  if (mine.engine().sync().sharded()) {
+    EXPECT_GE(owned, parameters);
+    EXPECT_LT(owned, 1.2 * parameters);  // padding
+  } else {
+    EXPECT_GE(owned, world().size() * parameters);
+  }
+}
+
+TEST_P(Strategy, Bf16TracksOneRankInBf16) {
+  Options options = tiny(GetParam());
+  options.precision = Precision::bf16;
+  Rank mine(options, *comm_);
+  options.batch_size *= world().size();
+  options.sync = "none";
+  DryCommunicator alone(0, 1);
+  Rank whole(options, alone);
+  for (int step = 1; step <= 5; ++step) {
+    const double loss = mean_over_ranks(mine.step(step).loss);
+    EXPECT_NEAR(loss / whole.step(step).loss, 1, 1e-2);
+  }
+}
+
+TEST_P(Strategy, SendsGradientsInBf16WhereAsked) {
+  Options options = tiny(GetParam());
+  Rank full(options, *comm_);
+  options.reduce_dtype = Dtype::bf16;
+  Rank half(options, *comm_);
+  for (int step = 1; step <= 3; ++step) {
+    const auto of_full = full.step(step);
+    const auto of_half = half.step(step);
+    EXPECT_NEAR(of_half.gradient_norm / of_full.gradient_norm, 1, 1e-2);
+    EXPECT_LT(of_half.figures.comm_bytes, of_full.figures.comm_bytes);
+  }
+  EXPECT_NE(half.weights(), full.weights());
+  EXPECT_LT(relative_error(half.weights(), full.weights()), 1e-2);
+}
+
+TEST_P(Strategy, HoldsAndSendsWhatTheDryRunSays) {
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    for (const std::int64_t accumulation : {1, 3}) {
+      Options options = tiny(GetParam());
+      options.precision = precision;
+      options.grad_accumulation = accumulation;
+      const RankPlan plan = plan_rank(options, world().rank());
+      Rank mine(options, *comm_);
+      mine.step(1);
+      const auto real = mine.step(2);
+      for (int i = 0; i < category_count; ++i) {
+        if (i == static_cast<int>(Category::workspace)) continue;
+        EXPECT_EQ(mine.memory().bytes[i], plan.memory.bytes[i])
+            << category_names[i];
+      }
+      EXPECT_EQ(real.figures.comm_calls, plan.comm.total().calls);
+      EXPECT_EQ(real.figures.comm_bytes, plan.comm.total().bytes);
+    }
+  }
+}
+
+TEST_P(Strategy, AllocatesNothingAfterTheFirstStep) {
+  Rank mine(tiny(GetParam()), *comm_);
+  mine.step(1);
+  const MemoryFigures first = mine.memory();
+  for (int step = 2; step <= 4; ++step) mine.step(step);
+  EXPECT_EQ(mine.memory().total, first.total);
+  EXPECT_EQ(mine.memory().peak, first.peak);
+}
+
+// Communication that comes late, at any moment, changes nothing: every wait
+// that is needed is there.
+TEST_P(Strategy, GivesTheSameBitsUnderRandomDelays) {
+  constexpr int repeats = 25;
+  constexpr int steps = 2;
+  Options options = tiny(GetParam());
+  options.bucket_mb = 0.0016;
+  options.grad_accumulation = 2;
+  const auto train = [&](Communicator& comm) {
+    Rank rank(options, comm);
+    for (int step = 1; step <= steps; ++step) rank.step(step);
+    return rank.weights();
+  };
+  const std::vector<float> undisturbed = train(*comm_);
+  std::mt19937 random(static_cast<unsigned>(world().rank()));
+  const auto delayed = make_mpi_communicator(
+      world(), {.chunk = 1 << 20, .before_each = [&] {
+                  std::this_thread::sleep_for(
+                      std::chrono::microseconds(random() % 300));
+                }});
+  for (int i = 0; i < repeats; ++i) {
+    ASSERT_EQ(train(*delayed), undisturbed) << "repeat " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(On, Strategy, testing::ValuesIn(equivalent),
+                         [](const auto& at) {
+                           std::string name = at.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
 class GradientSyncTest : public testing::Test {
  protected:
   std::unique_ptr<Communicator> comm_ = make_mpi_communicator(world());
-  std::int64_t t_ = tiny().context_length;
+  CommFigures traffic_of(const Options& options) {
+    DryCommunicator comm(0, options.world_size);
+    return plan_rank(options, 0).comm;
+  }
+  static Traffic of(const CommFigures& figures, Collective collective) {
+    return figures.traffic[static_cast<int>(collective)];
+  }
 };
 
-TEST_F(GradientSyncTest, NaiveEqualsOneRankOnTheWholeBatch) {
-  const int w = world().size();
-  Replicated naive(*comm_, batch, "naive");
-  naive.initialise(1);
-  const double mine = naive.pass(world().rank() * batch * t_, batch * t_);
-  double mean = 0;
-  for (const double loss : world().all_gather({&mine, 1})) mean += loss / w;
-
-  Replicated whole(*comm_, batch * w, "");
-  whole.initialise(1);
-  const double expected = whole.pass(0, w * batch * t_);
-  EXPECT_NEAR(mean, expected, 1e-6 * expected);
-  EXPECT_LT(relative_error(naive.gradients(), whole.gradients()), 1e-6);
-}
-
-TEST_F(GradientSyncTest, NaiveSumsMicroStepsBeforeItAverages) {
-  const int w = world().size();
-  Replicated naive(*comm_, batch, "naive");
-  naive.initialise(1);
-  naive.pass(world().rank() * 3 * batch * t_, batch * t_, 3);
-
-  Replicated whole(*comm_, 3 * batch * w, "");
-  whole.initialise(1);
-  whole.pass(0, 3 * w * batch * t_);
-  EXPECT_LT(relative_error(naive.gradients(), whole.gradients()), 1e-6);
-}
-
-TEST_F(GradientSyncTest, NaiveMakesRankZerosWeightsEveryones) {
-  Replicated naive(*comm_, batch, "naive");
-  naive.initialise(100 + world().rank());
-  Replicated root(*comm_, batch, "");
-  root.initialise(100);
-  EXPECT_EQ(naive.weights(), root.weights());
-}
-
 TEST_F(GradientSyncTest, NaiveSendsOneAllReducePerParameter) {
-  Replicated naive(*comm_, batch, "naive");
-  naive.initialise(1);
-  comm_->begin_step(1);
-  naive.pass(0, batch * t_);
-  const CommFigures figures = comm_->figures_of(1);
-  EXPECT_EQ(figures.total().calls, 9 * tiny().num_layers + 3);
-  EXPECT_EQ(figures.total().bytes, 2 * 4 * tiny().parameters());
+  const Options options = tiny("naive");
+  const Traffic sent = of(traffic_of(options), Collective::all_reduce);
+  EXPECT_EQ(sent.calls, 9 * 3 + 3);
+  EXPECT_EQ(sent.elements, 2 * options.model.parameters());
+}
+
+TEST_F(GradientSyncTest, FlatSendsOneAllReduce) {
+  EXPECT_EQ(of(traffic_of(tiny("flat")), Collective::all_reduce).calls, 1);
+}
+
+TEST_F(GradientSyncTest, BucketSizesAllGiveTheSameGradients) {
+  Options options = tiny("flat");
+  Rank flat(options, *comm_);
+  flat.step(1);
+  options.sync = "bucketed";
+  std::int64_t most_calls = 0;
+  for (const double bucket_mb : {0.0001, 0.0016, 0.01, 25.0, 100000.0}) {
+    options.bucket_mb = bucket_mb;
+    Rank bucketed(options, *comm_);
+    const auto calls = bucketed.step(1).figures.comm_calls;
+    if (most_calls > 0) {
+      EXPECT_LE(calls, most_calls);
+    } else {
+      EXPECT_EQ(calls, 9 * 3 + 3);  // every parameter is a bucket
+    }
+    most_calls = calls;
+    EXPECT_LT(relative_error(bucketed.weights(), flat.weights()), 1e-6);
+  }
+  EXPECT_EQ(most_calls, 1);
+}
+
+TEST_F(GradientSyncTest, CommunicatesGradientsOnTheLastMicroStepAlone) {
+  for (const std::string strategy :
+       {"naive", "flat", "overlap", "bucketed", "sharded-optimizer", "zero1"}) {
+    Options options = tiny(strategy);
+    const auto once = traffic_of(options).total();
+    options.grad_accumulation = 3;
+    EXPECT_EQ(traffic_of(options).total().calls, once.calls) << strategy;
+  }
+  for (const std::string strategy : {"zero2", "fsdp"}) {
+    Options options = tiny(strategy);
+    const auto once = of(traffic_of(options), Collective::reduce_scatter);
+    options.grad_accumulation = 3;
+    EXPECT_EQ(of(traffic_of(options), Collective::reduce_scatter).calls,
+              3 * once.calls)
+        << strategy;
+  }
+}
+
+TEST_F(GradientSyncTest, ShardingSavesWhatItPromises) {
+  Options options = tiny("bucketed");
+  options.model.num_layers = 16;
+  for (const int ranks : {2, 4}) {
+    options.world_size = ranks;
+    const auto held = [&](const char* strategy) {
+      options.sync = strategy;
+      const MemoryFigures memory = plan_rank(options, 0).memory;
+      return std::array<double, 3>{double(memory.bytes[0]),
+                                   double(memory.bytes[1]),
+                                   double(memory.bytes[2])};
+    };
+    constexpr int parameters = 0, gradients = 1, optimizer = 2;
+    const auto ddp = held("bucketed");
+    const auto zero1 = held("zero1");
+    EXPECT_EQ(zero1[parameters], ddp[parameters]);
+    EXPECT_EQ(zero1[gradients], ddp[gradients]);
+    EXPECT_NEAR(zero1[optimizer] / ddp[optimizer], 1.0 / ranks, 0.02);
+    const auto zero2 = held("zero2");
+    EXPECT_EQ(zero2[parameters], ddp[parameters]);
+    EXPECT_NEAR(zero2[optimizer] / ddp[optimizer], 1.0 / ranks, 0.02);
+    const auto fsdp = held("fsdp");
+    // Two buffers of the largest unit each, of about 18.
+    const double ring = 2.0 / 16;
+    EXPECT_LT(zero2[gradients], (1.0 / ranks + ring) * ddp[gradients]);
+    EXPECT_LT(fsdp[parameters] + fsdp[gradients] + fsdp[optimizer],
+              (1.0 / ranks + ring) *
+                  (ddp[parameters] + ddp[gradients] + ddp[optimizer]));
+    // Moments of whole parameters, shared out greedily.
+    EXPECT_NEAR(held("sharded-optimizer")[optimizer] / ddp[optimizer],
+                1.0 / ranks, 0.1);
+  }
+}
+
+TEST_F(GradientSyncTest, FsdpFreesGatheredParametersAfterUse) {
+  Rank mine(tiny("fsdp"), *comm_);
+  mine.step(1);
+  for (const Unit& unit : mine.engine().store().units()) {
+    EXPECT_FALSE(unit.parameters) << unit.name;
+    EXPECT_FALSE(unit.gradients) << unit.name;
+  }
+}
+
+TEST_F(GradientSyncTest, FsdpComputesTheSameWithAnyPrefetch) {
+  Options options = tiny("fsdp");
+  std::vector<float> first;
+  for (const int prefetch : {0, 1, 2, 9}) {
+    options.fsdp_prefetch = prefetch;
+    Rank mine(options, *comm_);
+    mine.step(1);
+    mine.step(2);
+    if (first.empty()) first = mine.weights();
+    EXPECT_EQ(mine.weights(), first) << prefetch;
+  }
+}
+
+TEST_F(GradientSyncTest, ForwardModeHoldsNeitherGradientsNorMoments) {
+  for (const std::string& strategy : equivalent) {
+    Options options = tiny(strategy);
+    options.mode = Mode::forward;
+    Rank mine(options, *comm_);
+    mine.step(1);
+    EXPECT_EQ(mine.memory().bytes[static_cast<int>(Category::gradients)], 0);
+    EXPECT_LE(mine.memory().bytes[static_cast<int>(Category::optimizer)], 64);
+  }
+}
+
+TEST_F(GradientSyncTest, LocalSgdAveragesEveryFewSteps) {
+  Options options = tiny("local-sgd");
+  options.local_steps = 3;
+  Rank mine(options, *comm_);
+  for (int step = 1; step <= 6; ++step) {
+    mine.step(step);
+    const bool same = same_on_all_ranks(mine.weights());
+    EXPECT_EQ(same, world().size() == 1 || step % 3 == 0) << "step " << step;
+  }
+}
+
+TEST_F(GradientSyncTest, LocalSgdOfOneStepIsTheAverageOfTheRanks) {
+  Options options = tiny("local-sgd");
+  options.local_steps = 1;
+  Rank averaged(options, *comm_);
+  averaged.step(1);
+  options.local_steps = 2;
+  Rank alone(options, *comm_);
+  alone.step(1);
+  std::vector<float> expected = alone.weights();
+  for (float& value : expected) {
+    value = static_cast<float>(mean_over_ranks(value));
+  }
+  EXPECT_LT(relative_error(averaged.weights(), expected), 1e-6);
 }
 
 TEST_F(GradientSyncTest, NoneIsRefusedOnSeveralRanks) {
-  Backend backend = make_cpu_backend(1, Precision::fp32);
-  ParameterStore store(tiny(), world().size());
-  const SyncContext context{store, *backend.device, *backend.ops, *comm_,
-                            Dtype::f32};
   if (world().size() == 1) {
-    EXPECT_NE(make_gradient_sync("none", context), nullptr);
+    EXPECT_NO_THROW(Rank(tiny("none"), *comm_));
   } else {
-    EXPECT_THROW(make_gradient_sync("none", context), Error);
+    EXPECT_THROW(Rank(tiny("none"), *comm_), Error);
   }
-  EXPECT_THROW(make_gradient_sync("navie", context), Error);
+  EXPECT_THROW(Rank(tiny("navie"), *comm_), Error);
 }
 
 }  // namespace

@@ -54,8 +54,8 @@ TEST_F(Hdf5, KeepsWhatItWroteInTheFile) {
     const std::vector<float> values = {1, 2, 3};
     file.create_dataset<float>("x", {3}).write(std::span<const float>(values));
   }
-  const File file(path_, Access::read);
-  EXPECT_EQ(file.dataset("x").read<float>(), (std::vector<float>{1, 2, 3}));
+  EXPECT_EQ(File(path_, Access::read).dataset("x").read<float>(),
+            (std::vector<float>{1, 2, 3}));
   File(path_, Access::create).create_group("new");  // replaces it
   EXPECT_FALSE(File(path_, Access::read).has("x"));
   EXPECT_TRUE(File(path_, Access::read).has("new"));
@@ -74,7 +74,9 @@ TEST_F(Hdf5, SaysHowValuesAreStored) {
 
 TEST_F(Hdf5, ReadsBackAttributes) {
   File file(path_, Access::create);
-  const std::vector<std::string> several = {"one", "", "drei ü"};
+  std::vector<std::string> several(9000, "host");  // more than 64 KiB
+  several[1] = "";
+  several[2] = "drei ü";
   file.set_attribute("text", "spam\neggs ü");
   file.set_attribute("empty", "");
   file.set_attribute("real", 0.1);
@@ -102,10 +104,9 @@ TEST_F(Hdf5, RefusesAnAttributeOfAnotherKind) {
   expect_parts(error_of([&] { file.attribute<std::string>("texts"); }),
                {path_, "'texts'", "not one text"});
   expect_parts(error_of([&] { file.attribute<std::string>("real"); }),
-               {path_, "'real'", "not one text"});
-  expect_parts(
-      error_of([&] { file.attribute<std::vector<std::string>>("real"); }),
-      {path_, "'real'", "not a list of texts"});
+               {path_, "'real'", "not text"});
+  EXPECT_EQ(file.attribute<std::vector<std::string>>("text"),
+            (std::vector<std::string>{"a"}));
   expect_parts(error_of([&] { file.attribute<double>("text"); }),
                {path_, "'text'"});
   expect_parts(error_of([&] { file.attribute<double>("missing"); }),
@@ -180,7 +181,8 @@ TEST_F(Hdf5, ReadsARangeOfOneAxis) {
   EXPECT_EQ(out[1], 64);
   dataset.read(5, std::span(out).first(0));
   expect_parts(error_of([&] { dataset.read(901, std::span(out)); }),
-               {path_, "read", "x"});
+               {path_, "x", "elements 901 to 1001 of 1000"});
+  EXPECT_NE(error_of([&] { dataset.read(-1, std::span(out)); }), "");
   auto plane = file.create_dataset<std::int32_t>("plane", {10, 10});
   expect_parts(error_of([&] { plane.read(0, std::span(out)); }),
                {path_, "plane", "not one axis"});
@@ -259,13 +261,13 @@ TEST_F(Hdf5, FollowsNoLinkOutOfTheFile) {
 
   const File read(path_, Access::read);
   expect_parts(error_of([&] { read.group("out"); }),
-               {path_ + ":/out", "link to another file"});
+               {path_ + ":/out", "other.h5", "to another file"});
   expect_parts(error_of([&] { read.dataset("out/x"); }),
-               {path_ + ":/out", "link to another file"});
+               {path_ + ":/out", "other.h5", "to another file"});
   expect_parts(error_of([&] { read.dataset("data"); }),
-               {path_ + ":/data", "link to another file"});
-  expect_parts(error_of([&] { read.group("detour"); }), {path_, "detour"});
-  expect_parts(error_of([&] { read.dataset("detour/x"); }), {path_, "detour"});
+               {path_ + ":/data", "to another file"});
+  expect_parts(error_of([&] { read.group("detour"); }), {path_, "detour", "to another file"});
+  expect_parts(error_of([&] { read.dataset("detour/x"); }), {path_, "detour", "to another file"});
   EXPECT_FALSE(read.has("out/x"));
   EXPECT_FALSE(read.has("detour/x"));
   EXPECT_NO_THROW(read.group("shortcut"));

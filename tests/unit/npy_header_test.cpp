@@ -62,18 +62,29 @@ TEST(NpyHeader, SaysWhichShapeIsNotOneAxis) {
        {"()", "(5, 1)", "(2, 3, 4)", "(-5,)", "(5)", "(x,)",
         "(99999999999999999999,)", "(0x10,)", "(5.0,)"}) {
     expect_parts(refusal_of(npy_header("<u2", shape)),
-                 {"x.npy", "shape " + std::string(shape), "one axis"});
+                 {"x.npy", fmt::format("shape {}", shape), "one axis"});
   }
 }
 
 TEST(NpyHeader, SaysWhichTypeIsNone) {
   for (const char* descr : {"<M8[ns]", "u2", "<U10", "", "<"}) {
     expect_parts(refusal_of(npy_header(descr, "(1,)")),
-                 {"x.npy", "'" + std::string(descr) + "'"});
+                 {"x.npy", fmt::format("'{}'", descr)});
   }
   expect_parts(refusal_of(test::npy_with(
                    dictionary("[('a', '<i4'), ('b', '<f8')]", "(3,)"))),
                {"x.npy", "[('a'"});
+}
+
+TEST(NpyHeader, QuotesLittleOfWhatItFinds) {
+  const std::string garbage = "a\nb\x1b[31m" + std::string(50'000, 'z');
+  for (const std::string& bytes :
+       {test::npy_with(dictionary("'" + garbage + "'", "(1,)"), 2),
+        test::npy_with(dictionary("'<u2'", "(" + garbage + ")"), 2)}) {
+    const std::string text = refusal_of(bytes);
+    expect_parts(text, {"x.npy", "a?b?[31mzzz"});
+    EXPECT_LT(text.size(), 200u);
+  }
 }
 
 TEST(NpyHeader, RefusesWhatIsNotOne) {

@@ -247,6 +247,8 @@ TEST(Options, CountsAreWholeNumbersInTheirRange) {
                    {option, "'" + value + "'", "whole number from 1 to"});
     }
   }
+  expect_error({"--local-steps=0"}, {"--local-steps", "from 1 to"});
+  expect_error({"--fsdp-prefetch=-1"}, {"--fsdp-prefetch", "from 0 to"});
   expect_error({"--seed=-1"}, {"--seed", "whole number from 0 to"});
   expect_error({"--threads=-1"}, {"--threads", "whole number from 0 to"});
   expect_error({"--generate=-1"}, {"--generate"});
@@ -255,13 +257,14 @@ TEST(Options, CountsAreWholeNumbersInTheirRange) {
 TEST(Options, NumbersAreFiniteAndInTheirRange) {
   for (const std::string option :
        {"--lr", "--min-lr", "--weight-decay", "--beta1", "--beta2",
-        "--adam-eps", "--clip", "--rope-theta"}) {
+        "--adam-eps", "--clip", "--rope-theta", "--bucket-mb", "--timeout"}) {
     for (const std::string value :
          {"nan", "inf", "-inf", "-1", "1e999", "1e39", "x", "1x"}) {
       expect_error({option + "=" + value},
                    {option, "'" + value + "'", "a number"});
     }
   }
+  expect_error({"--bucket-mb=0"}, {"--bucket-mb", "above 0"});
   expect_error({"--lr=0"}, {"--lr", "above 0"});
   expect_error({"--lr=1e-60"}, {"--lr", "above 0"});  // 0 in fp32
   expect_error({"--adam-eps=0"}, {"--adam-eps", "above 0"});
@@ -307,6 +310,14 @@ TEST(Options, ContradictionsAreErrorsThatNameBothSides) {
   expect_error({"--device=cpu", "--share-gpu"}, {"--share-gpu", "cpu"});
   expect_error({"--batch-size=1048576", "--context-length=1048576"},
                {"--batch-size 1048576", "--grad-accumulation"});
+}
+
+TEST(Options, AWorldSizeOfItsOwnIsForDryRuns) {
+  expect_error({"--world-size=16"}, {"--world-size 16", "--dry-run"});
+  const Options o = parse_exactly({"--dry-run", "--world-size=16"}).options;
+  EXPECT_EQ(o.world_size, 16);
+  EXPECT_EQ(o.sync, "naive");
+  EXPECT_EQ(parse({}, 4).world_size, 4);
 }
 
 TEST(Options, WhatOnlyLooksLikeAContradictionIsAccepted) {
@@ -377,6 +388,13 @@ const Words everything = {"--model-size=xl",
                           "--device=cuda",
                           "--precision=tf32",
                           "--sync=naive",
+                          "--bucket-mb=1.5",
+                          "--reduce-dtype=bf16",
+                          "--fsdp-prefetch=3",
+                          "--local-steps=4",
+                          "--timeout=30",
+                          "--dry-run",
+                          "--world-size=16",
                           "--share-gpu",
                           "--threads=3",
                           "--output=o.h5",

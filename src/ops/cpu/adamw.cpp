@@ -10,7 +10,8 @@ namespace lockstep {
 void CpuOps::adamw(const AdamwRange& range, const Tensor& scalars,
                    const Tensor& factor) {
   const std::int64_t count = range.parameters.elements();
-  const bool same_memory = range.parameters.data == range.master.data;
+  const bool same_memory = range.parameters.dtype == Dtype::f32 &&
+                           range.parameters.data == range.master.data;
   check_count(range.parameters, same_memory ? Dtype::f32 : dtype_, count,
               "adamw: parameters");
   check_count(range.master, Dtype::f32, count, "adamw: master");

@@ -194,7 +194,8 @@ void CpuOps::attention_backward(const Heads& dq, const Heads& dk,
                                       head_at<T>(k, index),
                                       head_at<T>(v, index),
                                       lse.as<float>() + index * q.tokens};
-          attend_backward(head, sizes, Space(memory + thread_index() * floats));
+          HeadBackward<T>(head, sizes, Space(memory + thread_index() * floats))
+              .run();
         });
   });
 }

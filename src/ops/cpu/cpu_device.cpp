@@ -1,5 +1,7 @@
 #include "ops/cpu/cpu_device.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -12,11 +14,18 @@ namespace lockstep {
 namespace {
 
 constexpr std::int64_t alignment = 256;
+constexpr std::int64_t huge_page = std::int64_t{2} << 20;
 constexpr std::int64_t zeroed_at_once = 1 << 18;
 
+// Large buffers ask for huge pages: matrix products walk through them in
+// strides, which costs many misses of the address translation otherwise.
 void* aligned_bytes(std::int64_t bytes) {
+  const std::int64_t boundary = bytes < huge_page ? alignment : huge_page;
   const std::int64_t rounded = (bytes + alignment - 1) / alignment * alignment;
-  return std::aligned_alloc(alignment, static_cast<std::size_t>(rounded));
+  void* data = nullptr;
+  if (posix_memalign(&data, boundary, rounded) != 0) return nullptr;
+  if (boundary == huge_page) madvise(data, rounded, MADV_HUGEPAGE);
+  return data;
 }
 
 // By all threads: on a host of several memory nodes each then holds the part
