@@ -36,10 +36,6 @@ ncclDataType_t type_of(Dtype dtype) {
   return ncclFloat32;
 }
 
-ncclRedOp_t operation_of(Reduction reduction) {
-  return reduction == Reduction::average ? ncclAvg : ncclSum;
-}
-
 // Collectives by NCCL on a stream of their own.
 class NcclCommunicator : public Communicator {
  public:
@@ -113,6 +109,10 @@ class NcclCommunicator : public Communicator {
   }
 
  private:
+  // Over one rank both are a copy, and NCCL makes a plain one of the sum.
+  ncclRedOp_t operation_of(Reduction reduction) const {
+    return reduction == Reduction::average && size_ > 1 ? ncclAvg : ncclSum;
+  }
   void check(ncclResult_t result, const char* call) const {
     check_nccl(result, call, comm_.get());
   }

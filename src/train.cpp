@@ -80,17 +80,25 @@ int train(World& world, int argc, char** argv) {
   trainer.run(record.get(), console);
   console.finish();
 
-  if (record) record->flush();
+  bool recorded = true;
+  if (record) {
+    record->flush();
+    recorded = record->is_whole();
+    for (const std::string& line : record->take_warnings()) console.warn(line);
+  }
   if (!options.save_weights.empty()) {
-    world.together([&] {
-      save_weights(options.save_weights, world.root(), trainer.store(),
-                   trainer.sync());
-    });
+    save_weights(options.save_weights, trainer.store(), trainer.sync(), world);
   }
   if (options.generate > 0) {
     console.note("\nsample:\n" + sample_text(trainer, options, data) + "\n");
   }
-  if (record) console.note(fmt::format("record: {}", record->path()));
+  if (record && recorded) {
+    console.note(fmt::format("record: {}", record->path()));
+  }
+  world.together([&] {
+    require(recorded, "the model is trained, but {} lacks its last steps",
+            options.output);
+  });
   return 0;
 }
 

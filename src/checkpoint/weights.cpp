@@ -81,28 +81,36 @@ void load_weights(const std::string& source, ParameterStore& store,
   }
 }
 
-void save_weights(const std::string& path, bool writes, ParameterStore& store,
-                  GradientSync& sync) {
-  const std::string temporary = temporary_beside(path);
-  std::unique_ptr<hdf5::File> file;
-  if (writes) {
-    file = std::make_unique<hdf5::File>(temporary, hdf5::Access::create);
-  }
+void save_weights(const std::string& path, ParameterStore& store,
+                  GradientSync& sync, World& world) {
+  PendingFile pending(path);
+  std::unique_ptr<hdf5::File> file;  // on rank 0
+  world.together([&] {
+    if (!world.root()) return;
+    file = std::make_unique<hdf5::File>(pending.temporary(),
+                                        hdf5::Access::create);
+  });
   std::vector<float> values;
   for (const Unit& unit : store.units()) {
     values.resize(unit.elements);
     sync.save(unit, values);
-    if (!writes) continue;
-    for (const Parameter& parameter : unit.members) {
-      const Shape& shape = parameter.shape;
-      file->create_dataset<float>(parameter.name, {shape.begin(), shape.end()})
-          .write(std::span<const float>(values).subspan(parameter.offset,
-                                                        parameter.elements()));
-    }
+    world.together([&] {
+      if (!world.root()) return;
+      for (const Parameter& parameter : unit.members) {
+        const Shape& shape = parameter.shape;
+        file->create_dataset<float>(parameter.name,
+                                    {shape.begin(), shape.end()})
+            .write(std::span<const float>(values).subspan(
+                parameter.offset, parameter.elements()));
+      }
+    });
   }
-  if (!writes) return;
-  file.reset();
-  std::filesystem::rename(temporary, path);
+  world.together([&] {
+    if (!world.root()) return;
+    file->flush();
+    file.reset();
+    pending.install();
+  });
 }
 
 }  // namespace lockstep

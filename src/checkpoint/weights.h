@@ -20,10 +20,9 @@ void initialise_weights(ParameterStore& store, GradientSync& sync,
 void load_weights(const std::string& source, ParameterStore& store,
                   GradientSync& sync, World& world);
 
-// Writes all weights to the root of a new file at `path`: first to a temporary
-// name beside it, so that no half-written file is ever seen. Every rank calls;
-// the one with `writes` set writes.
-void save_weights(const std::string& path, bool writes, ParameterStore& store,
-                  GradientSync& sync);
+// Writes all weights to the root of a new file at `path`, which rank 0 does;
+// collective. The file appears when it is complete, or not at all.
+void save_weights(const std::string& path, ParameterStore& store,
+                  GradientSync& sync, World& world);
 
 }  // namespace lockstep

@@ -15,7 +15,7 @@ struct OptionRow {
   std::string argument;  // "N"
   OptionValue value;
   std::string help;
-  std::string default_text = "";  // where it depends on something else
+  std::string default_text = {};  // where it depends on something else
 };
 
 struct OptionGroup {

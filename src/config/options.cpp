@@ -209,9 +209,9 @@ void apply(const Setting& setting, const std::vector<OptionGroup>& table) {
 // layer before.
 void apply_all(std::vector<Setting> settings,
                const std::vector<OptionGroup>& table) {
-  std::ranges::stable_partition(settings, [](const Setting& setting) {
-    return setting.name == "model-size";
-  });
+  std::stable_partition(
+      settings.begin(), settings.end(),
+      [](const Setting& setting) { return setting.name == "model-size"; });
   for (const Setting& setting : settings) apply(setting, table);
 }
 

@@ -13,55 +13,57 @@
 namespace lockstep {
 namespace {
 
-int open_new(const std::string& path) {
-  return open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+std::string temporary_beside(const std::string& path) {
+  return path + ".partial";
 }
 
-// What will be `path`, under its temporary name until it is complete; closed
-// and, unless it got that far, removed at the end. All failures of one cause
-// read the same, at whatever call it shows.
-class NewFile {
+// An open file descriptor, closed at the end.
+class Descriptor {
  public:
-  explicit NewFile(std::string path)
-      : path_(std::move(path)),
-        temporary_(temporary_beside(path_)),
-        file_(open_new(temporary_)) {
-    if (file_ < 0) fail("cannot write {}: {}", path_, std::strerror(errno));
-  }
-  ~NewFile() {
+  Descriptor(const std::string& path, int flags)
+      : file_(open(path.c_str(), flags | O_CLOEXEC, 0666)) {}
+  ~Descriptor() {
     if (file_ >= 0) close(file_);
-    if (!kept_) unlink(temporary_.c_str());
   }
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
 
-  void write(std::span<const std::byte> bytes) {
+  bool is_open() const { return file_ >= 0; }
+  bool sync() const { return fsync(file_) == 0; }
+  bool write(std::span<const std::byte> bytes) const {
     while (!bytes.empty()) {
       const ssize_t written = ::write(file_, bytes.data(), bytes.size());
       if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail("cannot write {}: {}", path_, std::strerror(errno));
+      if (written < 0) return false;
       bytes = bytes.subspan(static_cast<std::size_t>(written));
     }
-  }
-  void complete() {
-    if (fsync(file_) != 0 || close(std::exchange(file_, -1)) != 0 ||
-        rename(temporary_.c_str(), path_.c_str()) != 0) {
-      fail("cannot write {}: {}", path_, std::strerror(errno));
-    }
-    kept_ = true;
+    return true;
   }
 
  private:
-  std::string path_;
-  std::string temporary_;
   int file_;
-  bool kept_ = false;
 };
+
+// All failures of one cause read the same, at whatever call it shows.
+void require_written(bool success, const std::string& path) {
+  if (!success) fail("cannot write {}: {}", path, std::strerror(errno));
+}
 
 }  // namespace
 
-std::string temporary_beside(const std::string& path) {
-  return path + ".partial";
+PendingFile::PendingFile(std::string path)
+    : path_(std::move(path)), temporary_(temporary_beside(path_)) {}
+
+PendingFile::~PendingFile() {
+  if (!installed_) unlink(temporary_.c_str());
+}
+
+void PendingFile::install() {
+  const Descriptor file(temporary_, O_RDONLY);
+  require_written(file.is_open() && file.sync() &&
+                      rename(temporary_.c_str(), path_.c_str()) == 0,
+                  path_);
+  installed_ = true;
 }
 
 void check_writable(const std::string& path, const std::string& what) {
@@ -70,17 +72,19 @@ void check_writable(const std::string& path, const std::string& what) {
   require(!std::filesystem::exists(status) ||
               std::filesystem::is_regular_file(status),
           "cannot write {} to {}: it is not a regular file", what, path);
-  const int probe = open_new(temporary_beside(path));
-  require(probe >= 0, "cannot write {} to {}: {}", what, path,
+  const PendingFile pending(path);
+  const Descriptor probe(pending.temporary(), O_WRONLY | O_CREAT | O_TRUNC);
+  require(probe.is_open(), "cannot write {} to {}: {}", what, path,
           std::strerror(errno));
-  close(probe);
-  unlink(temporary_beside(path).c_str());
 }
 
 void replace_file(const std::string& path, std::span<const std::byte> bytes) {
-  NewFile file(path);
-  file.write(bytes);
-  file.complete();
+  PendingFile pending(path);
+  {
+    const Descriptor file(pending.temporary(), O_WRONLY | O_CREAT | O_TRUNC);
+    require_written(file.is_open() && file.write(bytes), path);
+  }
+  pending.install();
 }
 
 }  // namespace lockstep

@@ -11,8 +11,25 @@ namespace lockstep {
 // the content in the message ("the run record").
 void check_writable(const std::string& path, const std::string& what);
 
-// A name beside `path` for what will be renamed to it when complete.
-std::string temporary_beside(const std::string& path);
+// A file that others write under a temporary name beside `path`, to be renamed
+// to it when complete. Unless installed, it is removed in the end.
+class PendingFile {
+ public:
+  explicit PendingFile(std::string path);
+  ~PendingFile();
+  PendingFile(const PendingFile&) = delete;
+  PendingFile& operator=(const PendingFile&) = delete;
+
+  const std::string& temporary() const { return temporary_; }
+  // Flushes the temporary file, which is closed and complete, to disk and
+  // renames it.
+  void install();
+
+ private:
+  std::string path_;
+  std::string temporary_;
+  bool installed_ = false;
+};
 
 // Puts `bytes` at `path` so that a reader, or a crash at any time, finds
 // either the old file or the new one: written under a temporary name, flushed

@@ -525,6 +525,8 @@ Id open_file(const std::string& path, Access access) {
 File::File(const std::string& path, Access access)
     : Group(open_file(path, access), path + ":/") {}
 
+void File::flush() { checked(H5Fflush(id_, H5F_SCOPE_LOCAL), "write " + name_); }
+
 std::vector<std::byte> File::image() const {
   checked(H5Fflush(id_, H5F_SCOPE_LOCAL), "flush " + name_);
   const auto bytes =

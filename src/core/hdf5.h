@@ -125,6 +125,9 @@ class File : public Group {
  public:
   File(const std::string& path, Access access);
 
+  // Writes what is still in memory; an Error if that fails. To be called
+  // before a file that was written is closed, which cannot fail any more then.
+  void flush();
   // The bytes that the file would have on disk now.
   std::vector<std::byte> image() const;
 };

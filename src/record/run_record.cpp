@@ -233,6 +233,8 @@ std::vector<std::string> RunRecord::take_warnings() {
   return std::exchange(state_->warnings, {});
 }
 
+bool RunRecord::is_whole() const { return state_->all_written; }
+
 const std::string& RunRecord::path() const { return state_->path; }
 
 }  // namespace lockstep

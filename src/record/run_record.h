@@ -74,6 +74,8 @@ class RunRecord {
   // per cause through take_warnings(); training goes on.
   void flush();
   std::vector<std::string> take_warnings();
+  // Whether the file holds everything that was added.
+  bool is_whole() const;
 
   const std::string& path() const;
 

@@ -89,8 +89,13 @@ TEST_F(Run, ParametersTouchedInAnEarlierMicroStepOnlyAreSynchronised) {
   const std::string run =
       std::string(small_run) + "--steps 1 --weight-decay 0.1 ";
   record_of(1, run + "--batch-size 4", "one");
-  record_of(2, run + "--batch-size 1 --grad-accumulation 2", "two");
-  expect_same_training("two", "one");
+  for (const char* strategy : {"naive", "overlap", "bucketed",
+                               "sharded-optimizer", "zero2", "fsdp"}) {
+    record_of(2,
+              run + "--batch-size 1 --grad-accumulation 2 --sync " + strategy,
+              "two");
+    expect_same_training("two", "one");
+  }
 
   ASSERT_EQ(train(1, run + "--mode forward --lr 1e-2 --save-weights "
                            "initial.h5")
@@ -207,6 +212,48 @@ TEST_F(Run, AKilledRunLeavesAReadableRecord) {
   EXPECT_GT(steps, 0);
   EXPECT_EQ(file.dataset("timings/step").shape()[0], steps);
   EXPECT_EQ(file.dataset("memory/peak").shape()[0], steps);
+}
+
+TEST_F(Run, AFullDiskCostsTheRecordAndNotTheTraining) {
+  write_sequence();
+  const Finished run = shell(
+      "mkdir small && mount -t tmpfs -o size=256k tmpfs small || exit 99\n" +
+      launcher(2) + " " + small_run +
+      "--steps 2000 --output small/run.h5; code=$?\n"
+      "cp small/run.h5 left.h5; umount small; exit $code");
+  if (run.exit_code == 99) GTEST_SKIP() << "mounting is not permitted here";
+  EXPECT_EQ(run.exit_code, 1) << run.err;
+  EXPECT_NE(run.out.find(" in 2000 steps"), std::string::npos) << run.out;
+  EXPECT_EQ(run.err.find("warning: cannot write"),
+            run.err.rfind("warning: cannot write"))
+      << run.err;
+  EXPECT_NE(run.err.find("error: the model is trained"), std::string::npos);
+  const hdf5::File file(path("left.h5"), hdf5::Access::read);
+  EXPECT_EQ(file.dataset("timings/step").shape()[0],
+            file.dataset("steps/loss").shape()[0]);
+}
+
+TEST_F(Run, ADryRunTellsWhatARunWouldHoldAndSend) {
+  const Finished run = train(
+      1, "--dry-run --world-size 4 --sync fsdp --model-size medium "
+         "--precision bf16");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_NE(run.out.find("423183360 parameters"), std::string::npos);
+  EXPECT_NE(run.out.find("reduce-scatter"), std::string::npos) << run.out;
+  EXPECT_NE(run.out.find("1.00 Ψ"), std::string::npos) << run.out;
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run.h5"));
+}
+
+TEST_F(Run, MoreRanksThanTensorsOrTokensTrain) {
+  write_sequence(8);
+  const std::string run = std::string(small_run) + "--vocab-size 8 --steps 3 ";
+  record_of(1, run + "--batch-size 16 --num-layers 1", "one");
+  for (const char* strategy : {"sharded-optimizer", "zero1", "zero2", "fsdp"}) {
+    record_of(16,
+              run + "--batch-size 1 --num-layers 1 --sync " + strategy,
+              "many");
+    expect_same_training("many", "one");
+  }
 }
 
 TEST_F(Run, AReaderOfTheLiveFileDoesNotDisturbTraining) {

@@ -301,12 +301,12 @@ TEST(AtomicFile, ReplacesAWholeFileOrNone) {
   EXPECT_EQ(std::filesystem::file_size(path), 100'000u);
   replace_file(path, std::span(bytes).first(5));
   EXPECT_EQ(std::filesystem::file_size(path), 5u);
-  EXPECT_FALSE(std::filesystem::exists(temporary_beside(path)));
+  EXPECT_FALSE(std::filesystem::exists(path + ".partial"));
 
   std::filesystem::create_directory(folder / "taken");
   expect_parts(error_of([&] { replace_file(folder / "taken", bytes); }),
                {"cannot write", folder / "taken", "directory"});
-  EXPECT_FALSE(std::filesystem::exists(temporary_beside(folder / "taken")));
+  EXPECT_FALSE(std::filesystem::exists(std::string(folder / "taken") + ".partial"));
   expect_parts(error_of([&] { replace_file(folder / "none/file", bytes); }),
                {"cannot write", folder / "none/file", "No such file"});
 }

@@ -331,7 +331,7 @@ TEST_F(Record, SurvivesAFullDisk) {
     record.add_step(figures_of(step, 1));
     EXPECT_NO_THROW(record.flush());
     EXPECT_EQ(rows_on_disk(path), 1) << "the last good one stays";
-    EXPECT_FALSE(std::filesystem::exists(temporary_beside(path)));
+    EXPECT_FALSE(std::filesystem::exists(path + ".partial"));
   }
   const auto warnings = record.take_warnings();
   ASSERT_EQ(warnings.size(), 1u) << "one for one cause";
@@ -359,7 +359,7 @@ TEST_F(Record, RefusesAPathThatCannotBeOne) {
   test::write_file(folder_ / "file", "");
   expect_parts(refusal(folder_ / "file/run.h5"),
                {folder_ / "file/run.h5", "Not a directory"});
-  EXPECT_FALSE(std::filesystem::exists(temporary_beside("/dev/null")));
+  EXPECT_FALSE(std::filesystem::exists("/dev/null.partial"));
 }
 
 }  // namespace

@@ -7,12 +7,15 @@ namespace lockstep {
 
 // Products of small fp32 matrices that lie in cache, where calling BLAS would
 // cost more than the product. A block of C stays in registers while it sums
-// over the inner dimension: 6 x 4 vectors of AVX-512, 6 x 2 of AVX.
+// over the inner dimension: 6 x 4 vectors of AVX-512, 6 x 2 of what is shorter.
 #ifdef __AVX512F__
 constexpr std::int64_t lanes = 16;
 constexpr int block_vectors = 4;
-#else
+#elif defined(__AVX__)
 constexpr std::int64_t lanes = 8;
+constexpr int block_vectors = 2;
+#else
+constexpr std::int64_t lanes = 4;
 constexpr int block_vectors = 2;
 #endif
 constexpr int block_rows = 6;
