@@ -1,7 +1,7 @@
 #include "cuda/cuda_ops.h"
 
 #include "cuda/attention/attention.h"
-#include "ops/cpu/checks.h"
+#include "ops/checks.h"
 
 namespace lockstep {
 namespace {

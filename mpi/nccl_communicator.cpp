@@ -109,7 +109,8 @@ class NcclCommunicator : public Communicator {
   }
 
  private:
-  // Over one rank both are a copy, and NCCL makes a plain one of the sum.
+  // Over one rank both are a copy. NCCL makes a plain one of the sum; its
+  // average (2.28.3) leaves the last elements of some counts unwritten.
   ncclRedOp_t operation_of(Reduction reduction) const {
     return reduction == Reduction::average && size_ > 1 ? ncclAvg : ncclSum;
   }

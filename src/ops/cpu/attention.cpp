@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "ops/cpu/attention_tiles.h"
-#include "ops/cpu/checks.h"
+#include "ops/checks.h"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/parallel.h"
 

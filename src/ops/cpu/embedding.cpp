@@ -1,6 +1,6 @@
 #include <cstring>
 
-#include "ops/cpu/checks.h"
+#include "ops/checks.h"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/numeric.h"
 #include "ops/cpu/parallel.h"

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "ops/cpu/checks.h"
+#include "ops/checks.h"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/parallel.h"
 

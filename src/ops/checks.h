@@ -19,7 +19,7 @@ void check_matrix(const Tensor& tensor, Dtype dtype, const char* what);
 // A matrix whose rows hold `columns` elements and may be wider than that.
 void check_wide(const Tensor& tensor, Dtype dtype, std::int64_t rows,
                 std::int64_t columns, const char* what);
-// Ids or targets i32[count], each in [0, vocabulary).
+// Ids or targets i32[count] in host memory, each in [0, vocabulary).
 void check_ids(const Tensor& ids, std::int64_t count, std::int64_t vocabulary,
                const char* what);
 // Heads with no extent of zero.

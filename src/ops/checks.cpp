@@ -1,4 +1,4 @@
-#include "ops/cpu/checks.h"
+#include "ops/checks.h"
 
 namespace lockstep {
 namespace {
