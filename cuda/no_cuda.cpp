@@ -10,10 +10,16 @@ Backend make_cuda_backend(int, Precision) {
       "-DLOCKSTEP_CUDA=ON");
 }
 
-bool built_with_cuda() { return false; }
+bool built_with_cuda() {
+  return false;
+}
 
-std::vector<CudaDeviceInfo> cuda_devices() { return {}; }
+std::vector<CudaDeviceInfo> cuda_devices() {
+  return {};
+}
 
-std::string cuda_version() { return ""; }
+std::string cuda_version() {
+  return "";
+}
 
 }  // namespace lockstep

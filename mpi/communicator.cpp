@@ -102,15 +102,13 @@ void Communicator::all_gather(const Tensor& whole, const Tensor& shard) {
               whole.dtype == shard.dtype,
           "all-gather of {} {} into {} {} on {} ranks", shard.elements(),
           name_of(shard.dtype), whole.elements(), name_of(whole.dtype), size());
-  book(Collective::all_gather, 1, whole,
-       [&] { do_all_gather(whole, shard); });
+  book(Collective::all_gather, 1, whole, [&] { do_all_gather(whole, shard); });
 }
 
 void Communicator::broadcast(const Tensor& buffer, int root) {
   require(root >= 0 && root < size(), "broadcast from rank {} of {}", root,
           size());
-  book(Collective::broadcast, 1, buffer,
-       [&] { do_broadcast(buffer, root); });
+  book(Collective::broadcast, 1, buffer, [&] { do_broadcast(buffer, root); });
 }
 
 void Communicator::join(Device& device, const Event& done) {
@@ -130,12 +128,11 @@ void Communicator::begin_step(std::int64_t step) {
 CommFigures Communicator::figures_of(std::int64_t step) const {
   const Slot& slot = slots_[step % figure_slots];
   const auto total = [](const Spans& spans) {
-    return std::accumulate(spans.begin(), spans.end(), 0.0,
-                           [](double sum, const auto& span) {
-                             span.second->wait();
-                             return sum + span.second->milliseconds_since(
-                                              *span.first);
-                           });
+    return std::accumulate(
+        spans.begin(), spans.end(), 0.0, [](double sum, const auto& span) {
+          span.second->wait();
+          return sum + span.second->milliseconds_since(*span.first);
+        });
   };
   return {slot.traffic, total(slot.busy), total(slot.exposed)};
 }

@@ -58,10 +58,10 @@ int core_share(const cpu_set_t& mine, const std::vector<cpu_set_t>& local,
   double share = 0;
   for (int core = 0; core < CPU_SETSIZE; ++core) {
     if (!CPU_ISSET(core, &mine)) continue;
-    share += 1.0 / double(std::count_if(
-                       local.begin(), local.end(), [&](const cpu_set_t& mask) {
-                         return CPU_ISSET(core, &mask);
-                       }));
+    share += 1.0 / double(std::count_if(local.begin(), local.end(),
+                                        [&](const cpu_set_t& mask) {
+                                          return CPU_ISSET(core, &mask);
+                                        }));
   }
   if (quota > 0) share = std::min(share, quota / double(local.size()));
   return std::max(1, static_cast<int>(share + 1e-9));

@@ -81,7 +81,8 @@ class BfloatSum {
   static void add(void* in, void* in_out, int* length, MPI_Datatype*) {
     const auto* a = static_cast<const bfloat16*>(in);
     auto* b = static_cast<bfloat16*>(in_out);
-    for (int i = 0; i < *length; ++i) b[i] = bfloat16(float(a[i]) + float(b[i]));
+    for (int i = 0; i < *length; ++i)
+      b[i] = bfloat16(float(a[i]) + float(b[i]));
   }
 };
 
@@ -143,10 +144,14 @@ class MpiCommunicator : public Communicator {
 
   MPI_Datatype type_of(Dtype dtype) const {
     switch (dtype) {
-      case Dtype::f64: return MPI_DOUBLE;
-      case Dtype::f32: return MPI_FLOAT;
-      case Dtype::bf16: return bfloat_.type;
-      case Dtype::i32: return MPI_INT32_T;
+      case Dtype::f64:
+        return MPI_DOUBLE;
+      case Dtype::f32:
+        return MPI_FLOAT;
+      case Dtype::bf16:
+        return bfloat_.type;
+      case Dtype::i32:
+        return MPI_INT32_T;
     }
     return MPI_DATATYPE_NULL;
   }
@@ -166,19 +171,22 @@ class MpiCommunicator : public Communicator {
     if (reduction != Reduction::average || size() == 1) return;
     const double factor = 1.0 / size();
     switch (tensor.dtype) {
-      case Dtype::f64: return multiply<double>(tensor, factor);
-      case Dtype::bf16: return multiply<bfloat16>(tensor, factor);
-      default: return multiply<float>(tensor, factor);
+      case Dtype::f64:
+        return multiply<double>(tensor, factor);
+      case Dtype::bf16:
+        return multiply<bfloat16>(tensor, factor);
+      default:
+        return multiply<float>(tensor, factor);
     }
   }
 
   void do_all_reduce(const Tensor& buffer, Reduction reduction) override {
     enqueue([=, this] {
       in_pieces(buffer.elements(), [&](std::int64_t first, int count) {
-        check_mpi(MPI_Allreduce(MPI_IN_PLACE, bytes_at(buffer, first), count,
-                                type_of(buffer.dtype), sum_of(buffer.dtype),
-                                comm_),
-                  "MPI_Allreduce");
+        check_mpi(
+            MPI_Allreduce(MPI_IN_PLACE, bytes_at(buffer, first), count,
+                          type_of(buffer.dtype), sum_of(buffer.dtype), comm_),
+            "MPI_Allreduce");
       });
       divide(buffer, reduction);
     });
@@ -209,10 +217,10 @@ class MpiCommunicator : public Communicator {
       std::byte* mine = bytes_at(whole, rank() * n);
       if (mine != shard.data) std::memcpy(mine, shard.data, shard.bytes());
       if (n <= settings_.chunk) {
-        check_mpi(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, whole.data,
-                                static_cast<int>(n), type_of(whole.dtype),
-                                comm_),
-                  "MPI_Allgather");
+        check_mpi(
+            MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, whole.data,
+                          static_cast<int>(n), type_of(whole.dtype), comm_),
+            "MPI_Allgather");
         return;
       }
       for (int root = 0; root < size(); ++root) {

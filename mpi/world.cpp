@@ -14,7 +14,8 @@ namespace {
 // A failure that every rank knows of.
 class AgreedError : public Error {
  public:
-  AgreedError(const std::string& text, int code) : Error(text), exit_code(code) {}
+  AgreedError(const std::string& text, int code)
+      : Error(text), exit_code(code) {}
   int exit_code;
 };
 
@@ -138,17 +139,18 @@ void World::require_same(const Settings& settings) {
   broadcast(first.data(), length);
   together([&] {
     if (mine == first) return;
-    const auto different = std::mismatch(mine.begin(), mine.end(),
-                                         first.begin(), first.end());
+    const auto different =
+        std::mismatch(mine.begin(), mine.end(), first.begin(), first.end());
     const auto line_at = [](const std::string& text, std::int64_t position) {
       const auto begin = text.rfind('\n', position == 0 ? 0 : position - 1);
       const auto from = begin == std::string::npos ? 0 : begin + 1;
       return text.substr(from, text.find('\n', from) - from);
     };
-    fail("ranks disagree: --{} here, --{} on rank 0; give every rank the same "
-         "options",
-         line_at(mine, different.first - mine.begin()),
-         line_at(first, different.second - first.begin()));
+    fail(
+        "ranks disagree: --{} here, --{} on rank 0; give every rank the same "
+        "options",
+        line_at(mine, different.first - mine.begin()),
+        line_at(first, different.second - first.begin()));
   });
 }
 
@@ -169,10 +171,10 @@ std::vector<std::string> World::all_gather(const std::string& mine) {
             "MPI_Allgather");
   std::exclusive_scan(lengths.begin(), lengths.end(), offsets.begin(), 0);
   std::string all(offsets.back() + lengths.back(), '\0');
-  check_mpi(MPI_Allgatherv(mine.data(), length, MPI_CHAR, all.data(),
-                           lengths.data(), offsets.data(), MPI_CHAR,
-                           handles_->all),
-            "MPI_Allgatherv");
+  check_mpi(
+      MPI_Allgatherv(mine.data(), length, MPI_CHAR, all.data(), lengths.data(),
+                     offsets.data(), MPI_CHAR, handles_->all),
+      "MPI_Allgatherv");
   std::vector<std::string> texts;
   for (int rank = 0; rank < size_; ++rank) {
     texts.push_back(all.substr(offsets[rank], lengths[rank]));

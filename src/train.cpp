@@ -74,9 +74,8 @@ int train(World& world, int argc, char** argv) {
   console.model(options.model, options, device.ledger().figures(),
                 world.size());
 
-  console.start_training(
-      options.steps, options.model.flops_per_token(),
-      device.peak_flops(options.precision) * world.size());
+  console.start_training(options.steps, options.model.flops_per_token(),
+                         device.peak_flops(options.precision) * world.size());
   trainer.run(record.get(), console);
   console.finish();
 

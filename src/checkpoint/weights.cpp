@@ -87,8 +87,8 @@ void save_weights(const std::string& path, ParameterStore& store,
   std::unique_ptr<hdf5::File> file;  // on rank 0
   world.together([&] {
     if (!world.root()) return;
-    file = std::make_unique<hdf5::File>(pending.temporary(),
-                                        hdf5::Access::create);
+    file =
+        std::make_unique<hdf5::File>(pending.temporary(), hdf5::Access::create);
   });
   std::vector<float> values;
   for (const Unit& unit : store.units()) {

@@ -49,7 +49,7 @@ struct Options {
 
   DeviceChoice device = DeviceChoice::automatic;
   Precision precision = Precision::fp32;
-  std::string sync;  // resolved: `none` on one rank, `naive` on several
+  std::string sync;       // resolved: `none` on one rank, `naive` on several
   double bucket_mb = 25;  // MiB of gradients
   Dtype reduce_dtype = Dtype::f32;
   int fsdp_prefetch = 1;  // units

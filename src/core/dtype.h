@@ -10,18 +10,25 @@ enum class Dtype : std::uint8_t { f64, f32, bf16, i32 };
 
 constexpr std::int64_t bytes_of(Dtype dtype) {
   switch (dtype) {
-    case Dtype::f64: return 8;
-    case Dtype::bf16: return 2;
-    default: return 4;
+    case Dtype::f64:
+      return 8;
+    case Dtype::bf16:
+      return 2;
+    default:
+      return 4;
   }
 }
 
 constexpr std::string_view name_of(Dtype dtype) {
   switch (dtype) {
-    case Dtype::f64: return "f64";
-    case Dtype::f32: return "f32";
-    case Dtype::bf16: return "bf16";
-    default: return "i32";
+    case Dtype::f64:
+      return "f64";
+    case Dtype::f32:
+      return "f32";
+    case Dtype::bf16:
+      return "bf16";
+    default:
+      return "i32";
   }
 }
 
@@ -34,9 +41,12 @@ enum class Precision : std::uint8_t { fp32, tf32, bf16 };
 
 constexpr std::string_view name_of(Precision precision) {
   switch (precision) {
-    case Precision::fp32: return "fp32";
-    case Precision::tf32: return "tf32";
-    default: return "bf16";
+    case Precision::fp32:
+      return "fp32";
+    case Precision::tf32:
+      return "tf32";
+    default:
+      return "bf16";
   }
 }
 
@@ -54,8 +64,8 @@ struct bfloat16 {
     const auto u = std::bit_cast<std::uint32_t>(value);
     const bool nan = (u & 0x7fffffffu) > 0x7f800000u;
     bits = nan ? static_cast<std::uint16_t>((u >> 16) | 0x40u)
-               : static_cast<std::uint16_t>(
-                     (u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+               : static_cast<std::uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >>
+                                            16);
   }
   operator float() const {
     return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
@@ -65,12 +75,20 @@ struct bfloat16 {
 template <class T>
 struct dtype_of;
 template <>
-struct dtype_of<double> { static constexpr Dtype value = Dtype::f64; };
+struct dtype_of<double> {
+  static constexpr Dtype value = Dtype::f64;
+};
 template <>
-struct dtype_of<float> { static constexpr Dtype value = Dtype::f32; };
+struct dtype_of<float> {
+  static constexpr Dtype value = Dtype::f32;
+};
 template <>
-struct dtype_of<bfloat16> { static constexpr Dtype value = Dtype::bf16; };
+struct dtype_of<bfloat16> {
+  static constexpr Dtype value = Dtype::bf16;
+};
 template <>
-struct dtype_of<std::int32_t> { static constexpr Dtype value = Dtype::i32; };
+struct dtype_of<std::int32_t> {
+  static constexpr Dtype value = Dtype::i32;
+};
 
 }  // namespace lockstep

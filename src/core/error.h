@@ -28,8 +28,7 @@ template <class... Args>
 }
 
 template <class... Args>
-void require(bool condition, fmt::format_string<Args...> text,
-             Args&&... args) {
+void require(bool condition, fmt::format_string<Args...> text, Args&&... args) {
   if (!condition) throw Error(fmt::format(text, std::forward<Args>(args)...));
 }
 

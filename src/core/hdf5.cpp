@@ -42,25 +42,40 @@ Status checked(Status status, const std::string& what) {
   return status;
 }
 
-Id type_id(hid_t id) { return {id, H5Tclose}; }
-Id space_id(hid_t id) { return {id, H5Sclose}; }
-Id attribute_id(hid_t id) { return {id, H5Aclose}; }
-Id property_id(hid_t id) { return {id, H5Pclose}; }
+Id type_id(hid_t id) {
+  return {id, H5Tclose};
+}
+Id space_id(hid_t id) {
+  return {id, H5Sclose};
+}
+Id attribute_id(hid_t id) {
+  return {id, H5Aclose};
+}
+Id property_id(hid_t id) {
+  return {id, H5Pclose};
+}
 
 template <class T>
 hid_t native();
 template <>
-hid_t native<double>() { return H5T_NATIVE_DOUBLE; }
+hid_t native<double>() {
+  return H5T_NATIVE_DOUBLE;
+}
 template <>
-hid_t native<float>() { return H5T_NATIVE_FLOAT; }
+hid_t native<float>() {
+  return H5T_NATIVE_FLOAT;
+}
 template <>
-hid_t native<std::int64_t>() { return H5T_NATIVE_INT64; }
+hid_t native<std::int64_t>() {
+  return H5T_NATIVE_INT64;
+}
 template <>
-hid_t native<std::int32_t>() { return H5T_NATIVE_INT32; }
+hid_t native<std::int32_t>() {
+  return H5T_NATIVE_INT32;
+}
 
 std::vector<hsize_t> extents_of(hid_t space) {
-  std::vector<hsize_t> extents(
-      std::max(0, H5Sget_simple_extent_ndims(space)));
+  std::vector<hsize_t> extents(std::max(0, H5Sget_simple_extent_ndims(space)));
   H5Sget_simple_extent_dims(space, extents.data(), nullptr);
   return extents;
 }
@@ -76,10 +91,9 @@ void write_attribute(hid_t object, const std::string& owner,
                      const std::string& name, hid_t type, hid_t space,
                      const void* value) {
   if (H5Aexists(object, name.c_str()) > 0) H5Adelete(object, name.c_str());
-  const Id attribute = attribute_id(
-      checked(H5Acreate2(object, name.c_str(), type, space, H5P_DEFAULT,
-                         H5P_DEFAULT),
-              fmt::format("create attribute '{}' of {}", name, owner)));
+  const Id attribute = attribute_id(checked(
+      H5Acreate2(object, name.c_str(), type, space, H5P_DEFAULT, H5P_DEFAULT),
+      fmt::format("create attribute '{}' of {}", name, owner)));
   checked(H5Awrite(attribute, type, value),
           fmt::format("write attribute '{}' of {}", name, owner));
 }
@@ -111,8 +125,7 @@ Id inside_the_file(hid_t property_class) {
 std::string relative(const std::string& path) {
   const auto begin = path.find_first_not_of('/');
   const auto end = path.find_last_not_of('/');
-  return begin == std::string::npos ? "."
-                                    : path.substr(begin, end + 1 - begin);
+  return begin == std::string::npos ? "." : path.substr(begin, end + 1 - begin);
 }
 
 // "file.h5:/a/" and "b/c" are "file.h5:/a/b/c".
@@ -122,8 +135,8 @@ std::string joined(const std::string& owner, const std::string& path) {
 
 // How many elements a dataspace has.
 std::size_t points_of(hid_t space, const std::string& owner) {
-  return static_cast<std::size_t>(
-      checked(H5Sget_simple_extent_npoints(space), "tell the size of " + owner));
+  return static_cast<std::size_t>(checked(H5Sget_simple_extent_npoints(space),
+                                          "tell the size of " + owner));
 }
 
 }  // namespace
@@ -165,7 +178,8 @@ namespace {
 template <class T>
 T number_attribute(hid_t object, const std::string& owner,
                    const std::string& name) {
-  const std::string what = fmt::format("read attribute '{}' of {}", name, owner);
+  const std::string what =
+      fmt::format("read attribute '{}' of {}", name, owner);
   const Id attribute =
       attribute_id(checked(H5Aopen(object, name.c_str(), H5P_DEFAULT), what));
   const Id space = space_id(H5Aget_space(attribute));
@@ -179,8 +193,7 @@ T number_attribute(hid_t object, const std::string& owner,
     require(H5Tget_size(type) <= sizeof value,
             "attribute '{}' of {} is too wide", name, owner);
     checked(H5Aread(attribute, type, &value), what);
-    checked(H5Tconvert(base, H5T_NATIVE_INT64, 1, &value, nullptr,
-                       H5P_DEFAULT),
+    checked(H5Tconvert(base, H5T_NATIVE_INT64, 1, &value, nullptr, H5P_DEFAULT),
             what);
     return static_cast<T>(value);
   }
@@ -204,7 +217,8 @@ std::int64_t Object::attribute<std::int64_t>(const std::string& name) const {
 template <>
 std::vector<std::string> Object::attribute<std::vector<std::string>>(
     const std::string& name) const {
-  const std::string what = fmt::format("read attribute '{}' of {}", name, name_);
+  const std::string what =
+      fmt::format("read attribute '{}' of {}", name, name_);
   const Id attribute =
       attribute_id(checked(H5Aopen(id_, name.c_str(), H5P_DEFAULT), what));
   const Id space = space_id(H5Aget_space(attribute));
@@ -272,9 +286,9 @@ std::vector<T> Dataset::read() const {
     fail("{} has {} elements, more than memory takes", name_, count);
   }
   if (count == 0) return values;
-  checked(H5Dread(id_, native<T>(), H5S_ALL, H5S_ALL, H5P_DEFAULT,
-                  values.data()),
-          "read " + name_);
+  checked(
+      H5Dread(id_, native<T>(), H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()),
+      "read " + name_);
   return values;
 }
 
@@ -305,9 +319,9 @@ void Dataset::write(std::span<const T> values) {
   require(count == values.size(), "{} values for the {} of {}", values.size(),
           count, name_);
   if (count == 0) return;
-  checked(H5Dwrite(id_, native<T>(), H5S_ALL, H5S_ALL, H5P_DEFAULT,
-                   values.data()),
-          "write " + name_);
+  checked(
+      H5Dwrite(id_, native<T>(), H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()),
+      "write " + name_);
 }
 
 template <class T>
@@ -332,8 +346,8 @@ void Dataset::append(std::span<const T> rows) {
   checked(H5Sselect_hyperslab(space, H5S_SELECT_SET, start.data(), nullptr,
                               count.data(), nullptr),
           "select in " + name_);
-  const Id memory = space_id(H5Screate_simple(
-      static_cast<int>(count.size()), count.data(), nullptr));
+  const Id memory = space_id(
+      H5Screate_simple(static_cast<int>(count.size()), count.data(), nullptr));
   checked(H5Dwrite(id_, native<T>(), memory, space, H5P_DEFAULT, rows.data()),
           "append to " + name_);
 }
@@ -375,26 +389,25 @@ Dataset Group::dataset(const std::string& path) const {
 
 std::vector<Child> Group::children() const {
   std::vector<Child> children;
-  checked(H5Literate(
-              id_, H5_INDEX_NAME, H5_ITER_INC, nullptr,
-              [](hid_t group, const char* name, const H5L_info_t* info,
-                 void* out) -> herr_t {
-                Child child{name};
-                H5O_info_t object;
-                if (info->type == H5L_TYPE_HARD &&
-                    H5Oget_info_by_name(group, name, &object, H5P_DEFAULT) >=
-                        0) {
-                  child.kind = object.type == H5O_TYPE_DATASET
-                                   ? Child::Kind::dataset
-                               : object.type == H5O_TYPE_GROUP
-                                   ? Child::Kind::group
-                                   : Child::Kind::other;
-                }
-                static_cast<std::vector<Child>*>(out)->push_back(child);
-                return 0;
-              },
-              &children),
-          "list " + name_);
+  checked(
+      H5Literate(
+          id_, H5_INDEX_NAME, H5_ITER_INC, nullptr,
+          [](hid_t group, const char* name, const H5L_info_t* info,
+             void* out) -> herr_t {
+            Child child{name};
+            H5O_info_t object;
+            if (info->type == H5L_TYPE_HARD &&
+                H5Oget_info_by_name(group, name, &object, H5P_DEFAULT) >= 0) {
+              child.kind = object.type == H5O_TYPE_DATASET
+                               ? Child::Kind::dataset
+                           : object.type == H5O_TYPE_GROUP ? Child::Kind::group
+                                                           : Child::Kind::other;
+            }
+            static_cast<std::vector<Child>*>(out)->push_back(child);
+            return 0;
+          },
+          &children),
+      "list " + name_);
   return children;
 }
 
@@ -419,12 +432,12 @@ Id ordered_attributes(hid_t property_class) {
 Group Group::create_group(const std::string& path) {
   const std::string where = relative(path);
   const std::string name = joined(name_, where);
-  return {{checked(H5Gcreate2(id_, where.c_str(), with_intermediates(),
-                              ordered_attributes(H5P_GROUP_CREATE),
-                              H5P_DEFAULT),
-                   "create group " + name),
-           H5Gclose},
-          name + "/"};
+  return {
+      {checked(H5Gcreate2(id_, where.c_str(), with_intermediates(),
+                          ordered_attributes(H5P_GROUP_CREATE), H5P_DEFAULT),
+               "create group " + name),
+       H5Gclose},
+      name + "/"};
 }
 
 namespace {
@@ -525,7 +538,9 @@ Id open_file(const std::string& path, Access access) {
 File::File(const std::string& path, Access access)
     : Group(open_file(path, access), path + ":/") {}
 
-void File::flush() { checked(H5Fflush(id_, H5F_SCOPE_LOCAL), "write " + name_); }
+void File::flush() {
+  checked(H5Fflush(id_, H5F_SCOPE_LOCAL), "write " + name_);
+}
 
 std::vector<std::byte> File::image() const {
   checked(H5Fflush(id_, H5F_SCOPE_LOCAL), "flush " + name_);
@@ -543,14 +558,14 @@ std::string version() {
   return fmt::format("{}.{}.{}", major, minor, release);
 }
 
-#define LOCKSTEP_HDF5_TYPE(T)                                                \
-  template std::vector<T> Dataset::read<T>() const;                          \
-  template void Dataset::read<T>(std::int64_t, std::span<T>) const;          \
-  template void Dataset::write<T>(std::span<const T>);                       \
-  template void Dataset::append<T>(std::span<const T>);                      \
-  template Dataset Group::create_dataset<T>(const std::string&,              \
+#define LOCKSTEP_HDF5_TYPE(T)                                                  \
+  template std::vector<T> Dataset::read<T>() const;                            \
+  template void Dataset::read<T>(std::int64_t, std::span<T>) const;            \
+  template void Dataset::write<T>(std::span<const T>);                         \
+  template void Dataset::append<T>(std::span<const T>);                        \
+  template Dataset Group::create_dataset<T>(const std::string&,                \
                                             const std::vector<std::int64_t>&); \
-  template Dataset Group::create_extendible<T>(                              \
+  template Dataset Group::create_extendible<T>(                                \
       const std::string&, const std::vector<std::int64_t>&, std::int64_t);
 LOCKSTEP_HDF5_TYPE(double)
 LOCKSTEP_HDF5_TYPE(float)

@@ -41,7 +41,8 @@ class Id {
 // What attributes hang on: a group (the root is one) or a dataset.
 class Object {
  public:
-  Object(Id id, std::string name) : id_(std::move(id)), name_(std::move(name)) {}
+  Object(Id id, std::string name)
+      : id_(std::move(id)), name_(std::move(name)) {}
 
   void set_attribute(const std::string& name, std::string_view value);
   void set_attribute(const std::string& name, double value);

@@ -36,8 +36,8 @@ void MemoryLedger::book(std::int64_t delta, Category category,
   figures_.total += delta;
   figures_.peak = std::max(figures_.peak, figures_.total);
   if (keeping_timeline_) {
-    timeline_.push_back({static_cast<double>(now_ns() - start_ns_) / 1e3,
-                         delta, category, std::string(name)});
+    timeline_.push_back({static_cast<double>(now_ns() - start_ns_) / 1e3, delta,
+                         category, std::string(name)});
   }
 }
 
@@ -61,9 +61,8 @@ std::string MemoryLedger::summary() const {
   const MemoryFigures now = figures();
   std::array<int, category_count> order{};
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-    return now.bytes[a] > now.bytes[b];
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int a, int b) { return now.bytes[a] > now.bytes[b]; });
   std::vector<std::string> parts;
   for (const int i : order) {
     if (now.bytes[i] == 0) continue;

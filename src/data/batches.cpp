@@ -14,10 +14,9 @@ namespace {
 std::int64_t uniform(std::uint32_t high, std::uint32_t low,
                      std::int64_t count) {
   const std::uint64_t bits = std::uint64_t{high} << 32 | low;
-  return static_cast<std::int64_t>(
-      (static_cast<unsigned __int128>(bits) *
-       static_cast<unsigned __int128>(count)) >>
-      64);
+  return static_cast<std::int64_t>((static_cast<unsigned __int128>(bits) *
+                                    static_cast<unsigned __int128>(count)) >>
+                                   64);
 }
 
 // Where a micro-step's samples stand among all samples of the run.
@@ -92,8 +91,8 @@ class RandomBatches : public SourceBatches {
 
  private:
   std::int64_t position_of(std::int64_t k) const override {
-    const auto bits = random_bits(seed_, Stream::samples, 0,
-                                  static_cast<std::uint64_t>(k));
+    const auto bits =
+        random_bits(seed_, Stream::samples, 0, static_cast<std::uint64_t>(k));
     return uniform(bits[0], bits[1], source_.size() - shape_.context);
   }
   std::uint64_t seed_;
@@ -116,8 +115,8 @@ class NoiseBatches : public NumberedBatches {
                       static_cast<std::uint64_t>(k * draws + draw));
       for (int half = 0; half < 2; ++half) {
         const std::int64_t i = 2 * draw + half;
-        const auto token = static_cast<std::int32_t>(uniform(
-            bits[2 * half], bits[2 * half + 1], shape_.vocabulary));
+        const auto token = static_cast<std::int32_t>(
+            uniform(bits[2 * half], bits[2 * half + 1], shape_.vocabulary));
         if (i < tokens - 1) inputs[i] = token;
         if (i > 0 && i < tokens) targets[i - 1] = token;
       }

@@ -33,7 +33,7 @@ std::string value_of(std::string_view dictionary, std::string_view key,
   require(at != std::string_view::npos, "{}: its .npy header does not parse",
           name);
   const char opening = dictionary[at];
-  const std::string_view closing = opening == '\'' ? "'"
+  const std::string_view closing = opening == '\''  ? "'"
                                    : opening == '(' ? ")"
                                                     : ",}";
   const auto end = dictionary.find_first_of(closing, at + 1);

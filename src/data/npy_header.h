@@ -8,7 +8,7 @@ namespace lockstep {
 
 // What an .npy file's header says of a one-axis little-endian array.
 struct NpyHeader {
-  std::string type;            // "u2", "i8": kind and bytes
+  std::string type;  // "u2", "i8": kind and bytes
   std::int64_t item_bytes = 0;
   std::int64_t count = 0;
   std::int64_t data_offset = 0;

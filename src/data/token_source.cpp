@@ -63,10 +63,10 @@ std::unique_ptr<TokenSource> mapped(const std::string& name,
 
 std::unique_ptr<TokenSource> open_npy(const std::string& name) {
   auto file = std::make_unique<MappedFile>(name);
-  const NpyHeader header = parse_npy_header(
-      {reinterpret_cast<const char*>(file->data()),
-       static_cast<std::size_t>(file->size())},
-      name);
+  const NpyHeader header =
+      parse_npy_header({reinterpret_cast<const char*>(file->data()),
+                        static_cast<std::size_t>(file->size())},
+                       name);
   const auto as = [&]<class T>(T) {
     const std::int64_t available = file->size() - header.data_offset;
     require(header.count <= available / header.item_bytes &&
@@ -105,9 +105,9 @@ std::unique_ptr<TokenSource> open_bin(const std::string& name) {
   const std::int64_t size = file->size();
   std::int32_t header[3] = {};  // as much of it as there is
   if (size > 0) {
-    std::memcpy(header, file->data(),
-                static_cast<std::size_t>(
-                    std::min<std::int64_t>(size, sizeof header)));
+    std::memcpy(
+        header, file->data(),
+        static_cast<std::size_t>(std::min<std::int64_t>(size, sizeof header)));
   }
   const auto [magic, version, stored] = header;
 
@@ -219,9 +219,8 @@ void check_tokens(const TokenSource& source, std::int64_t begin,
                   std::span<const std::int64_t> tokens,
                   std::int64_t vocabulary) {
   const auto outside = std::find_if(
-      tokens.begin(), tokens.end(), [&](std::int64_t token) {
-        return token < 0 || token >= vocabulary;
-      });
+      tokens.begin(), tokens.end(),
+      [&](std::int64_t token) { return token < 0 || token >= vocabulary; });
   if (outside == tokens.end()) return;
   fail("{}: token {} is {}, outside the vocabulary of {} (--vocab-size)",
        source.name(), begin + (outside - tokens.begin()), *outside, vocabulary);

@@ -34,14 +34,14 @@ class UnitBuilder {
   void add_group(std::initializer_list<Member> members) {
     end_ = round_up(end_, group_alignment);
     for (const Member& member : members) {
-      unit_.members.push_back({member.name, member.shape, end_,
-                               member.init_std, next_index_++, &unit_});
+      unit_.members.push_back({member.name, member.shape, end_, member.init_std,
+                               next_index_++, &unit_});
       end_ += member.shape.elements();
     }
   }
   void finish(int world_size) {
-    unit_.elements = round_up(
-        end_, std::lcm(group_alignment, std::int64_t{world_size}));
+    unit_.elements =
+        round_up(end_, std::lcm(group_alignment, std::int64_t{world_size}));
   }
 
  private:
@@ -94,8 +94,8 @@ ParameterStore::ParameterStore(const ModelConfig& config, int world_size) {
                      {named("attn.v_proj"), {d, d}, square}});
     block.add_group({{named("attn.output_proj"), {d, d}, square}});
     block.add_group({{named("ln2"), {d}, 0}});
-    block.add_group({{named("ffn.w1"), {ff, d}, wide},
-                     {named("ffn.w3"), {ff, d}, wide}});
+    block.add_group(
+        {{named("ffn.w1"), {ff, d}, wide}, {named("ffn.w3"), {ff, d}, wide}});
     block.add_group({{named("ffn.w2"), {d, ff}, wide}});
     block.finish(world_size);
   }

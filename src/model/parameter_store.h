@@ -15,8 +15,8 @@ struct Unit;
 
 // One named tensor of the state dict: a place in its unit's flat buffers.
 struct Parameter {
-  std::string name;  // "layers.0.attn.q_proj.weight"
-  Shape shape;       // [out, in], or [d] for a norm
+  std::string name;         // "layers.0.attn.q_proj.weight"
+  Shape shape;              // [out, in], or [d] for a norm
   std::int64_t offset = 0;  // first element in the unit
   double init_std = 0;      // N(0, init_std²) truncated at ±3σ; 0: all ones
   int index = 0;            // position in the whole state dict

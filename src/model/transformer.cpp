@@ -31,8 +31,7 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 
 Transformer::Transformer(const ModelConfig& config, Dtype compute_dtype,
                          Backend& backend, ParameterStore& store,
-                         ParameterHooks& hooks, std::int64_t batch,
-                         bool trains)
+                         ParameterHooks& hooks, std::int64_t batch, bool trains)
     : config_(config),
       device_(*backend.device),
       ops_(*backend.ops),
@@ -88,8 +87,7 @@ Transformer::Block Transformer::make_block() {
   block.norm1 = keep(dtype_, {n, d}, "ln1");
   block.qkv = keep(dtype_, {n, 3 * d}, "q, k, v");
   block.attention = keep(dtype_, {n, d}, "attention");
-  block.lse =
-      keep(Dtype::f32, {n / t, config_.num_heads, t}, "log-sum-exp");
+  block.lse = keep(Dtype::f32, {n / t, config_.num_heads, t}, "log-sum-exp");
   block.residual2 = keep(dtype_, {n, d}, "residual before ln2");
   block.inverse_rms2 = keep(Dtype::f32, {n}, "inverse rms of ln2");
   block.norm2 = keep(dtype_, {n, d}, "ln2");
@@ -193,11 +191,10 @@ void Transformer::loss(const Tensor& targets, const Tensor& total,
     hooks_.gradient_ready(unit.members[lm_head]);
     const Tensor dresidual = dresidual_.rows(0, rows_);
     device_.zero(dresidual);
-    ops_.rmsnorm_backward(dresidual, unit.members[ln_final].gradient(),
-                          dbranch_.rows(0, rows_),
-                          final_residual_.rows(0, rows_),
-                          final_inverse_rms_.range(0, rows_),
-                          unit.members[ln_final].value());
+    ops_.rmsnorm_backward(
+        dresidual, unit.members[ln_final].gradient(), dbranch_.rows(0, rows_),
+        final_residual_.rows(0, rows_), final_inverse_rms_.range(0, rows_),
+        unit.members[ln_final].value());
     hooks_.gradient_ready(unit.members[ln_final]);
   }
   hooks_.release(unit, pass);

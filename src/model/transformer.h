@@ -21,9 +21,9 @@ class Transformer {
  public:
   // Allocates what activations need for `batch` sequences; where `trains` is
   // false, one block's worth instead of all blocks'.
-  Transformer(const ModelConfig& config, Dtype compute_dtype,
-              Backend& backend, ParameterStore& store, ParameterHooks& hooks,
-              std::int64_t batch, bool trains);
+  Transformer(const ModelConfig& config, Dtype compute_dtype, Backend& backend,
+              ParameterStore& store, ParameterHooks& hooks, std::int64_t batch,
+              bool trains);
 
   // inputs i32[N], N ≤ batch · T and a multiple of T. Leaves the residual
   // stream of the last block for loss() or logits().
@@ -62,9 +62,7 @@ class Transformer {
 
   Tensor keep(Dtype dtype, Shape shape, const char* name);
   Block make_block();
-  Block& block(std::int64_t layer) {
-    return blocks_[trains_ ? layer : 0];
-  }
+  Block& block(std::int64_t layer) { return blocks_[trains_ ? layer : 0]; }
   void forward_block(std::int64_t layer, const Tensor& x, const Tensor& add);
   void backward_block(std::int64_t layer);
   void final_norm();
@@ -83,9 +81,9 @@ class Transformer {
   Tensor rope_table_;  // f32[T, D/2, 2]
   Tensor branch_;      // a[N, d]: what a block's half adds to the residual
   Tensor final_residual_, final_inverse_rms_, final_norm_;
-  Tensor losses_;      // f32[N]
-  std::int64_t chunk_; // rows of logits at a time
-  Tensor logits_;      // a[chunk, V padded to a multiple of 8]
+  Tensor losses_;       // f32[N]
+  std::int64_t chunk_;  // rows of logits at a time
+  Tensor logits_;       // a[chunk, V padded to a multiple of 8]
 
   // Gradients of activations.
   Tensor dresidual_;  // a[N, d]: of the residual stream

@@ -137,14 +137,14 @@ class Ops {
   // losses f32[N] = logsumexp(logits[n, :V]) − logits[n, targets[n]].
   // logits a[N, ≥V] (row stride = second extent); targets i32[N].
   virtual void cross_entropy(const Tensor& losses, const Tensor& logits,
-                             const Tensor& targets, std::int64_t vocabulary) = 0;
+                             const Tensor& targets,
+                             std::int64_t vocabulary) = 0;
   // The same, and logits becomes its own gradient times `scale`; columns past
   // V become zero.
   virtual void cross_entropy_backward(const Tensor& losses,
                                       const Tensor& logits,
                                       const Tensor& targets,
-                                      std::int64_t vocabulary,
-                                      float scale) = 0;
+                                      std::int64_t vocabulary, float scale) = 0;
 
   // --- reductions and the optimizer ---------------------------------------
   // total f64[1] += scale · Σ x; x f32[n].
@@ -164,8 +164,9 @@ class Ops {
   // sum f32[n] += x, f32 or bf16 [n].
   virtual void add(const Tensor& sum, const Tensor& x) = 0;
 
-  // --- dtypes -----------------------------------------------------------------
-  // out[i] = x[i], each f32 or bf16 (rounded to nearest even).
+  // --- dtypes
+  // ----------------------------------------------------------------- out[i] =
+  // x[i], each f32 or bf16 (rounded to nearest even).
   virtual void cast(const Tensor& out, const Tensor& x) = 0;
 };
 

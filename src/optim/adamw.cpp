@@ -13,7 +13,9 @@ void append_ranges(const Shard& shard, const AdamwSettings& settings,
     begin = std::max(begin, shard.begin) - shard.begin;
     end = std::min(end, shard.begin + shard.count) - shard.begin;
     if (begin >= end) return;
-    const auto cut = [&](const Tensor& t) { return t.range(begin, end - begin); };
+    const auto cut = [&](const Tensor& t) {
+      return t.range(begin, end - begin);
+    };
     ranges.push_back({cut(shard.parameters), cut(shard.master),
                       cut(shard.gradients), cut(shard.first_moment),
                       cut(shard.second_moment), static_cast<float>(decay)});
@@ -56,8 +58,7 @@ void Adamw::add_norm_squared(const Tensor& total) {
 
 void Adamw::step(std::int64_t t, double learning_rate,
                  const Tensor& norm_squared) {
-  AdamwScalars& now =
-      static_cast<AdamwScalars*>(staged_.get())[t % in_flight];
+  AdamwScalars& now = static_cast<AdamwScalars*>(staged_.get())[t % in_flight];
   now.learning_rate = static_cast<float>(learning_rate);
   now.beta1 = static_cast<float>(settings_.beta1);
   now.beta2 = static_cast<float>(settings_.beta2);

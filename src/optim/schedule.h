@@ -20,8 +20,8 @@ struct CosineSchedule {
     if (t < warmup) return peak * double(t) / double(warmup);
     if (t >= decay) return floor;
     const double progress = double(t - warmup) / double(decay - warmup);
-    return floor + 0.5 * (peak - floor) *
-                       (1 + std::cos(std::numbers::pi * progress));
+    return floor +
+           0.5 * (peak - floor) * (1 + std::cos(std::numbers::pi * progress));
   }
 };
 

@@ -22,9 +22,8 @@ Shard::Shard(Device& device, Unit& owner, std::int64_t first, Tensor values,
                                      unit->name + " master weights");
     master = master_memory_.tensor(Dtype::f32, {count});
   }
-  moments_memory_ = device.allocate(Dtype::f32, {2 * count},
-                                    Category::optimizer,
-                                    unit->name + " moments");
+  moments_memory_ = device.allocate(
+      Dtype::f32, {2 * count}, Category::optimizer, unit->name + " moments");
   const Tensor moments = moments_memory_.tensor(Dtype::f32, {2 * count});
   first_moment = moments.range(0, count);
   second_moment = moments.range(count, count);

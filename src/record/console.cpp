@@ -67,10 +67,11 @@ std::string statistics_row(std::string_view name, std::vector<double> values,
   const double median = values.size() % 2 == 1
                             ? values[middle]
                             : (values[middle - 1] + values[middle]) / 2;
-  return fmt::format("  {:<13}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}"
-                     "{:>8.1f}%\n",
-                     name, mean, deviation, values.front(), median,
-                     values.back(), whole > 0 ? 100 * mean / whole : 0);
+  return fmt::format(
+      "  {:<13}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}"
+      "{:>8.1f}%\n",
+      name, mean, deviation, values.front(), median, values.back(),
+      whole > 0 ? 100 * mean / whole : 0);
 }
 
 }  // namespace
@@ -81,9 +82,9 @@ std::string rank_table(const std::vector<RankRow>& rows) {
     host = std::max(host, row.host.size());
     device = std::max(device, row.device.size());
   }
-  std::string text = fmt::format("{:>5}  {:<{}}  {:<{}}  {:>7}  {}\n", "rank",
-                                 "host", host, "device", device, "threads",
-                                 "cores");
+  std::string text =
+      fmt::format("{:>5}  {:<{}}  {:<{}}  {:>7}  {}\n", "rank", "host", host,
+                  "device", device, "threads", "cores");
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (i == longest_rank_table - 1 && rows.size() > longest_rank_table) {
       const std::size_t more = rows.size() - i - 1;
@@ -93,9 +94,9 @@ std::string rank_table(const std::vector<RankRow>& rows) {
       i = rows.size() - 1;
     }
     const RankRow& row = rows[i];
-    text += fmt::format("{:>5}  {:<{}}  {:<{}}  {:>7}  {}\n", row.rank,
-                        row.host, host, row.device, device, row.threads,
-                        row.cores);
+    text +=
+        fmt::format("{:>5}  {:<{}}  {:<{}}  {:>7}  {}\n", row.rank, row.host,
+                    host, row.device, device, row.threads, row.cores);
   }
   return text;
 }
@@ -113,13 +114,14 @@ std::string model_summary(const ModelConfig& config, const Options& options,
   return fmt::format(
       "\nmodel     {} layers, d_model {}, d_ff {}, {} heads, vocabulary {}: "
       "{} parameters, {}FLOP a token\n"
-      "step      {} sequences of {} tokens, {} rank{}, {} precision, --sync {}\n"
+      "step      {} sequences of {} tokens, {} rank{}, {} precision, --sync "
+      "{}\n"
       "memory    {} a rank: {}\n\n",
       config.num_layers, config.d_model, config.d_ff, config.num_heads,
       config.vocab_size, short_number(double(config.parameters())),
       short_number(config.flops_per_token()), sequences, config.context_length,
-      world_size, world_size == 1 ? "" : "s", name_of(options.precision), options.sync,
-      format_bytes(double(memory.total)), held);
+      world_size, world_size == 1 ? "" : "s", name_of(options.precision),
+      options.sync, format_bytes(double(memory.total)), held);
 }
 
 std::string step_line(const StepFigures& figures, std::int64_t steps,
@@ -139,8 +141,8 @@ std::string step_line(const StepFigures& figures, std::int64_t steps,
   text += fmt::format("  {} tok/s  {} ms", short_number(rate),
                       milliseconds_text(ms));
   if (peak_flops > 0) {
-    text += fmt::format("  MFU {:.1f}%",
-                        100 * rate * flops_per_token / peak_flops);
+    text +=
+        fmt::format("  MFU {:.1f}%", 100 * rate * flops_per_token / peak_flops);
   }
   if (seconds_left >= 0) text += "  ETA " + clock_text(seconds_left);
   return text;
@@ -203,9 +205,9 @@ std::string PhaseTable::text() const {
   const auto whole = column(static_cast<int>(Phase::step));
   const double mean = std::accumulate(whole.begin(), whole.end(), 0.0) /
                       static_cast<double>(whole.size());
-  std::string text = fmt::format(
-      "  {:<13}{:>10}{:>10}{:>10}{:>10}{:>10}{:>9}\n", "phase (ms)", "mean",
-      "std", "min", "median", "max", "share");
+  std::string text =
+      fmt::format("  {:<13}{:>10}{:>10}{:>10}{:>10}{:>10}{:>9}\n", "phase (ms)",
+                  "mean", "std", "min", "median", "max", "share");
   for (int i = 0; i < phase_count; ++i) {
     text += statistics_row(phase_names[i], column(i), mean);
   }
@@ -288,8 +290,7 @@ void Console::draw(const StepFigures& figures, bool last) {
     line(text);
     return;
   }
-  put("\r\033[K" +
-      progress_line(text, figures.step, steps_, columns_of(out_)) +
+  put("\r\033[K" + progress_line(text, figures.step, steps_, columns_of(out_)) +
       (last ? "\n" : ""));
   unfinished_line_ = !last;
 }
@@ -310,13 +311,14 @@ void Console::finish() {
       "loss {:.4f} -> {:.4f} in {} step{}, {} tokens, {} ({} tok/s{})",
       first_loss_, last_loss_, steps_seen_, steps_seen_ == 1 ? "" : "s",
       short_number(tokens_), clock_text(passed.count()), short_number(rate),
-      peak_flops_ > 0
-          ? fmt::format(", MFU {:.1f}%",
-                        100 * rate * flops_per_token_ / peak_flops_)
-          : ""));
+      peak_flops_ > 0 ? fmt::format(", MFU {:.1f}%",
+                                    100 * rate * flops_per_token_ / peak_flops_)
+                      : ""));
 }
 
-void Console::note(const std::string& text) { line(text); }
+void Console::note(const std::string& text) {
+  line(text);
+}
 
 void Console::warn(const std::string& text) {
   if (!speaks_) return;

@@ -92,8 +92,9 @@ struct RunRecord::State {
              "the communication lane worked");
     per_rank("timings/comm_exposed", comm_times, "ms",
              "the compute lane stood still for communication");
-    per_rank("comm/bytes", comm_counts, "bytes",
-             "payload: an all-reduce of n bytes counts 2n, other collectives n");
+    per_rank(
+        "comm/bytes", comm_counts, "bytes",
+        "payload: an all-reduce of n bytes counts 2n, other collectives n");
     per_rank("comm/calls", comm_counts, "1", "collectives");
     for (int i = 0; i < category_count; ++i) {
       per_rank(fmt::format("memory/{}", category_names[i]), memory, "bytes",
@@ -139,17 +140,20 @@ struct RunRecord::State {
   std::int64_t ranks;
   hdf5::File file;
   Integers step{file, "steps/step", {}, "1", "counts from 1"};
-  Reals loss{file, "steps/loss", {}, "nats/token",
+  Reals loss{file,
+             "steps/loss",
+             {},
+             "nats/token",
              "mean over the global batch, before the update"};
-  Reals learning_rate{file, "steps/learning_rate", {}, "1",
-                      "used in this step's update"};
-  Reals gradient_norm{file, "steps/gradient_norm", {}, "1",
-                      "global L2 norm before clipping"};
+  Reals learning_rate{
+      file, "steps/learning_rate", {}, "1", "used in this step's update"};
+  Reals gradient_norm{
+      file, "steps/gradient_norm", {}, "1", "global L2 norm before clipping"};
   Integers tokens{file, "steps/tokens", {}, "tokens", "of the global batch"};
-  Integers validation_step{file, "validation/step", {}, "1",
-                           "the step after which it was computed"};
-  Reals validation_loss{file, "validation/loss", {}, "nats/token",
-                        "mean over ranks and batches"};
+  Integers validation_step{
+      file, "validation/step", {}, "1", "the step after which it was computed"};
+  Reals validation_loss{
+      file, "validation/loss", {}, "nats/token", "mean over ranks and batches"};
   std::vector<Reals> phases, comm_times;
   std::vector<Integers> comm_counts, memory;
 
@@ -159,8 +163,7 @@ struct RunRecord::State {
   std::vector<std::string> warnings;
 };
 
-RunRecord::RunRecord(std::string path, const RunFacts& facts,
-                     int world_size) {
+RunRecord::RunRecord(std::string path, const RunFacts& facts, int world_size) {
   check_writable(path, "the run record");
   state_ = std::make_unique<State>(std::move(path), facts, world_size);
   flush();
@@ -233,8 +236,12 @@ std::vector<std::string> RunRecord::take_warnings() {
   return std::exchange(state_->warnings, {});
 }
 
-bool RunRecord::is_whole() const { return state_->all_written; }
+bool RunRecord::is_whole() const {
+  return state_->all_written;
+}
 
-const std::string& RunRecord::path() const { return state_->path; }
+const std::string& RunRecord::path() const {
+  return state_->path;
+}
 
 }  // namespace lockstep

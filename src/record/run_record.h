@@ -15,7 +15,14 @@ namespace lockstep {
 // The phases of a step, in order, as they are called on the console, in the
 // run record, in profiler ranges and in every table. `step` is the whole.
 enum class Phase {
-  data, zero_grad, forward, loss, backward, grad_sync, optimizer, step
+  data,
+  zero_grad,
+  forward,
+  loss,
+  backward,
+  grad_sync,
+  optimizer,
+  step
 };
 constexpr int phase_count = 8;
 constexpr std::array<std::string_view, phase_count> phase_names = {

@@ -4,8 +4,7 @@
 
 namespace lockstep {
 
-GradientRing::GradientRing(const SyncContext& context,
-                           std::span<Shard> shards)
+GradientRing::GradientRing(const SyncContext& context, std::span<Shard> shards)
     : context_(context), shards_(shards) {
   const auto slots = static_cast<std::int64_t>(slots_.size());
   const Dtype wire = context_.options.reduce_dtype;
@@ -15,9 +14,8 @@ GradientRing::GradientRing(const SyncContext& context,
   const std::int64_t sent = (copies ? whole : 0) + part;  // a slot
   gradients_memory_ = context_.device.allocate(
       Dtype::f32, {slots * whole}, Category::gradients, "gradients in work");
-  wire_memory_ =
-      context_.device.allocate(wire, {slots * sent}, Category::communication,
-                               "gradients on their way");
+  wire_memory_ = context_.device.allocate(
+      wire, {slots * sent}, Category::communication, "gradients on their way");
   const Tensor gradients =
       gradients_memory_.tensor(Dtype::f32, {slots * whole});
   const Tensor buffers = wire_memory_.tensor(wire, {slots * sent});

@@ -16,10 +16,10 @@ namespace lockstep {
 
 // What can be chosen about strategies.
 struct SyncOptions {
-  double bucket_mb = 25;          // bucketed: MiB of gradients a bucket
+  double bucket_mb = 25;            // bucketed: MiB of gradients a bucket
   Dtype reduce_dtype = Dtype::f32;  // of gradients on the wire: f32 or bf16
-  int fsdp_prefetch = 1;          // units gathered ahead of use
-  std::int64_t local_steps = 8;   // local-sgd: steps between averages
+  int fsdp_prefetch = 1;            // units gathered ahead of use
+  std::int64_t local_steps = 8;     // local-sgd: steps between averages
 };
 
 // What a strategy works with. All outlive it.

@@ -44,7 +44,7 @@ class Replica : public GradientSync {
 
  private:
   Buffer wire_memory_;
-  Tensor wire_;                 // bf16, laid out as gradients_, or empty
+  Tensor wire_;                  // bf16, laid out as gradients_, or empty
   std::vector<Tensor> started_;  // since the last finish
 };
 

@@ -14,13 +14,13 @@ ShardedOptimizer::ShardedOptimizer(const SyncContext& context)
     const int owner = static_cast<int>(least - elements_.begin());
     owner_.push_back(owner);
     if (owner != context_.comm.rank()) continue;
-    const Tensor gradients = context_.trains
-                                 ? parameter->gradient().reshaped(
-                                       {parameter->elements()})
-                                 : Tensor();
-    shards_.emplace_back(
-        context_.device, *parameter->unit, parameter->offset,
-        parameter->value().reshaped({parameter->elements()}), gradients);
+    const Tensor gradients =
+        context_.trains
+            ? parameter->gradient().reshaped({parameter->elements()})
+            : Tensor();
+    shards_.emplace_back(context_.device, *parameter->unit, parameter->offset,
+                         parameter->value().reshaped({parameter->elements()}),
+                         gradients);
   }
 }
 
@@ -35,10 +35,9 @@ void ShardedOptimizer::publish() {
 }
 
 std::string ShardedOptimizer::remark() const {
-  const double mean =
-      double(std::accumulate(elements_.begin(), elements_.end(),
-                             std::int64_t{0})) /
-      double(elements_.size());
+  const double mean = double(std::accumulate(elements_.begin(), elements_.end(),
+                                             std::int64_t{0})) /
+                      double(elements_.size());
   const auto most = std::max_element(elements_.begin(), elements_.end());
   const auto idle = std::count(elements_.begin(), elements_.end(), 0);
   return fmt::format(

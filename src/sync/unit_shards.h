@@ -22,8 +22,7 @@ inline ShardBounds shard_bounds(const Unit& unit, const Communicator& comm) {
 class ShardBuffer {
  public:
   ShardBuffer() = default;
-  ShardBuffer(const SyncContext& context, Category category,
-              const char* name) {
+  ShardBuffer(const SyncContext& context, Category category, const char* name) {
     std::int64_t elements = 0;
     for (const Unit& unit : context.store.units()) {
       begins_.push_back(elements);

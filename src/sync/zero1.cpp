@@ -19,8 +19,8 @@ void Zero1::release(Unit& unit, Pass pass) {
   const Tensor sent = on_the_wire(unit.gradients);
   if (sent.dtype != Dtype::f32) context_.ops.cast(sent, unit.gradients);
   order_after_compute();
-  context_.comm.reduce_scatter(
-      on_the_wire(shards_[unit.index].gradients), sent, Reduction::average);
+  context_.comm.reduce_scatter(on_the_wire(shards_[unit.index].gradients), sent,
+                               Reduction::average);
 }
 
 void Zero1::finish() {

@@ -45,23 +45,23 @@ std::string dry_run(const Options& options) {
       options.world_size, options.batch_size, options.model.context_length,
       fullest, options.world_size > 1 ? ", which holds the most" : "");
   for (int i = 0; i < category_count; ++i) {
-    text += fmt::format(
-        "  {:<15}{:>12}{:>18} bytes{}\n", category_names[i],
-        format_bytes(double(plan.memory.bytes[i])), plan.memory.bytes[i],
-        i == static_cast<int>(Category::workspace)
-            ? ", without the scratch of kernels and libraries"
-            : "");
+    text += fmt::format("  {:<15}{:>12}{:>18} bytes{}\n", category_names[i],
+                        format_bytes(double(plan.memory.bytes[i])),
+                        plan.memory.bytes[i],
+                        i == static_cast<int>(Category::workspace)
+                            ? ", without the scratch of kernels and libraries"
+                            : "");
   }
-  text += fmt::format("  {:<15}{:>12}{:>18} bytes\n\n", "total",
-                      format_bytes(double(plan.memory.total)),
-                      plan.memory.total);
+  text +=
+      fmt::format("  {:<15}{:>12}{:>18} bytes\n\n", "total",
+                  format_bytes(double(plan.memory.total)), plan.memory.total);
 
   text += "sent in a step (Ψ: the number of parameters)\n";
   const auto line = [&](std::string_view name, const Traffic& traffic) {
-    text += fmt::format("  {:<15}{:>12}{:>18} bytes{:>8} calls{:>8.2f} Ψ\n",
-                        name, format_bytes(double(traffic.bytes)),
-                        traffic.bytes, traffic.calls,
-                        double(traffic.elements) / parameters);
+    text +=
+        fmt::format("  {:<15}{:>12}{:>18} bytes{:>8} calls{:>8.2f} Ψ\n", name,
+                    format_bytes(double(traffic.bytes)), traffic.bytes,
+                    traffic.calls, double(traffic.elements) / parameters);
   };
   for (std::size_t i = 0; i < collective_names.size(); ++i) {
     const Traffic& traffic = plan.comm.traffic[i];

@@ -57,11 +57,13 @@ int choose_gpu(const std::vector<CudaDeviceInfo>& mine, bool share,
       auto choice = std::find_if(view.begin(), view.end(), [&](const auto& u) {
         return !taken.contains(u);
       });
-      require(share || choice != view.end(),
-              "rank {} sees only GPUs that other ranks of {} use; give each "
-              "rank one of its own in CUDA_VISIBLE_DEVICES, or pass --share-gpu",
-              rank, hosts[rank]);
-      if (choice == view.end()) choice = view.begin() + local_rank % std::ssize(view);
+      require(
+          share || choice != view.end(),
+          "rank {} sees only GPUs that other ranks of {} use; give each "
+          "rank one of its own in CUDA_VISIBLE_DEVICES, or pass --share-gpu",
+          rank, hosts[rank]);
+      if (choice == view.end())
+        choice = view.begin() + local_rank % std::ssize(view);
       taken.insert(*choice);
       ordinal = static_cast<int>(choice - view.begin());
       ++local_rank;
@@ -77,9 +79,9 @@ Placement place_rank(const Options& options, World& world) {
   const Place& place = world.place();
   placement.threads = options.threads > 0 ? options.threads : place.cores;
 
-  const std::vector<CudaDeviceInfo> gpus =
-      options.device == DeviceChoice::cpu ? std::vector<CudaDeviceInfo>{}
-                                          : cuda_devices();
+  const std::vector<CudaDeviceInfo> gpus = options.device == DeviceChoice::cpu
+                                               ? std::vector<CudaDeviceInfo>{}
+                                               : cuda_devices();
   // One kind of device for all: GPUs by default only if every rank sees some.
   bool cuda = options.device == DeviceChoice::cuda;
   if (options.device == DeviceChoice::automatic) {

@@ -27,9 +27,8 @@ std::string sample_text(Trainer& trainer, const Options& options,
                         const RunData& data) {
   std::vector<std::int32_t> prompt = {0};
   if (data.source) {
-    std::vector<std::int64_t> tokens(
-        std::min({prompt_length, options.model.context_length,
-                  data.source->size()}));
+    std::vector<std::int64_t> tokens(std::min(
+        {prompt_length, options.model.context_length, data.source->size()}));
     data.source->read(0, tokens);
     prompt.assign(tokens.begin(), tokens.end());
   }

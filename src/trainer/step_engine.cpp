@@ -7,18 +7,19 @@ namespace lockstep {
 namespace {
 
 SyncOptions sync_options(const Options& options) {
-  return {options.bucket_mb,
-          options.reduce_dtype,
-          options.fsdp_prefetch,
+  return {options.bucket_mb, options.reduce_dtype, options.fsdp_prefetch,
           options.local_steps};
 }
 
 }  // namespace
 
 BatchShape batch_shape(const Options& options, int rank, int world_size) {
-  return {options.batch_size,       options.model.context_length,
-          options.grad_accumulation, options.model.vocab_size,
-          rank,                      world_size};
+  return {options.batch_size,
+          options.model.context_length,
+          options.grad_accumulation,
+          options.model.vocab_size,
+          rank,
+          world_size};
 }
 
 StepEngine::StepEngine(const Options& options, Backend& backend,
@@ -30,9 +31,9 @@ StepEngine::StepEngine(const Options& options, Backend& backend,
                 options.decay_steps},
       store_(options.model, comm.size()),
       sync_(make_gradient_sync(
-          options.sync, {store_, device_, *backend.ops, comm_,
-                         compute_dtype(options.precision), trains(),
-                         sync_options(options)})),
+          options.sync,
+          {store_, device_, *backend.ops, comm_,
+           compute_dtype(options.precision), trains(), sync_options(options)})),
       optimizer_({options.beta1, options.beta2, options.adam_eps,
                   options.weight_decay, options.decay_norms, options.clip},
                  device_, *backend.ops,
@@ -48,9 +49,9 @@ StepEngine::StepEngine(const Options& options, Backend& backend,
       read_back_memory_(device_.allocate_host(in_flight * 2 * sizeof(double))) {
   const Tensor all = numbers_memory_.tensor(Dtype::f64, {in_flight, 2});
   for (int slot = 0; slot < in_flight; ++slot) {
-    numbers_[slot] = {
-        all.range(2 * slot, 1), all.range(2 * slot + 1, 1),
-        static_cast<double*>(read_back_memory_.get()) + 2 * slot, nullptr};
+    numbers_[slot] = {all.range(2 * slot, 1), all.range(2 * slot + 1, 1),
+                      static_cast<double*>(read_back_memory_.get()) + 2 * slot,
+                      nullptr};
   }
 }
 
@@ -79,9 +80,9 @@ void StepEngine::issue(std::int64_t step) {
     clock_.enter(Phase::forward);
     model_.forward(batch.inputs);
     clock_.enter(Phase::loss);
-    model_.loss(batch.targets, numbers.loss, 1.0 / double(micro_steps),
-                trains() ? Transformer::Gradient::yes
-                         : Transformer::Gradient::no);
+    model_.loss(
+        batch.targets, numbers.loss, 1.0 / double(micro_steps),
+        trains() ? Transformer::Gradient::yes : Transformer::Gradient::no);
     if (trains()) {
       clock_.enter(Phase::backward);
       model_.backward(batch.inputs);

@@ -38,10 +38,10 @@ std::unique_ptr<TokenSource> open_checked(const std::string& name,
 // RankFigures as numbers that travel, and back.
 std::vector<double> packed(const RankFigures& figures, double loss) {
   std::vector<double> row(figures.phase_ms.begin(), figures.phase_ms.end());
-  row.insert(row.end(), {figures.comm_busy_ms, figures.comm_exposed_ms,
-                         double(figures.comm_calls), double(figures.comm_bytes),
-                         double(figures.memory.total),
-                         double(figures.memory.peak)});
+  row.insert(row.end(),
+             {figures.comm_busy_ms, figures.comm_exposed_ms,
+              double(figures.comm_calls), double(figures.comm_bytes),
+              double(figures.memory.total), double(figures.memory.peak)});
   row.insert(row.end(), figures.memory.bytes.begin(),
              figures.memory.bytes.end());
   row.push_back(loss);
@@ -74,8 +74,8 @@ std::int32_t sample(std::span<const float> logits, double uniform) {
     total += std::exp((logit - top) / temperature);
     cumulative.push_back(total);
   }
-  const auto chosen = std::upper_bound(cumulative.begin(), cumulative.end(),
-                                       uniform * total);
+  const auto chosen =
+      std::upper_bound(cumulative.begin(), cumulative.end(), uniform * total);
   return static_cast<std::int32_t>(
       std::min(chosen - cumulative.begin(), std::ssize(cumulative) - 1));
 }
@@ -111,14 +111,13 @@ Trainer::Trainer(const Options& options, World& world, Backend& backend,
       device_(*backend.device),
       data_(data),
       engine_(options, backend, comm, *data.training) {
-  const std::int64_t tokens =
-      options.batch_size * options.model.context_length;
-  evaluation_memory_ = device_.allocate(
-      2 * tokens * bytes_of(Dtype::i32) + bytes_of(Dtype::f64),
-      Category::workspace, "evaluation batch");
+  const std::int64_t tokens = options.batch_size * options.model.context_length;
+  evaluation_memory_ =
+      device_.allocate(2 * tokens * bytes_of(Dtype::i32) + bytes_of(Dtype::f64),
+                       Category::workspace, "evaluation batch");
   evaluation_loss_ = evaluation_memory_.tensor(Dtype::f64, {1});
-  evaluation_tokens_ = {evaluation_loss_.as<double>() + 1, Dtype::i32,
-                        {2, tokens}};
+  evaluation_tokens_ = {
+      evaluation_loss_.as<double>() + 1, Dtype::i32, {2, tokens}};
 
   if (options.init.empty()) {
     initialise_weights(store(), sync(), options.seed);
@@ -168,9 +167,10 @@ void Trainer::report(std::int64_t step, RunRecord* record, Console& console) {
   if (std::isfinite(figures.loss)) return;
   if (record != nullptr) record->flush();
   world_.together([&] {
-    fail("the loss is {} at step {}; the record holds every step up to it; "
-         "try a lower --lr, more --warmup-steps or a --clip",
-         figures.loss, step);
+    fail(
+        "the loss is {} at step {}; the record holds every step up to it; "
+        "try a lower --lr, more --warmup-steps or a --clip",
+        figures.loss, step);
   });
 }
 
@@ -183,9 +183,9 @@ double Trainer::validate() {
     data_.validation->fill(0, i, all.first(tokens), all.last(tokens));
     device_.copy_to_device(evaluation_tokens_, staged.data());
     engine_.model().forward(evaluation_tokens_.range(0, tokens));
-    engine_.model().loss(evaluation_tokens_.range(tokens, tokens), evaluation_loss_,
-                1.0 / double(options_.validation_batches),
-                Transformer::Gradient::no);
+    engine_.model().loss(
+        evaluation_tokens_.range(tokens, tokens), evaluation_loss_,
+        1.0 / double(options_.validation_batches), Transformer::Gradient::no);
     device_.synchronize();
   }
   double mine = 0;
@@ -211,7 +211,8 @@ std::vector<std::int32_t> Trainer::generate(
     const Tensor inputs = evaluation_tokens_.range(0, context);
     device_.copy_to_device(inputs, window.data());
     engine_.model().forward(inputs);
-    download(device_, logits, engine_.model().logits(length - 1).range(0, std::ssize(logits)));
+    download(device_, logits,
+             engine_.model().logits(length - 1).range(0, std::ssize(logits)));
     const auto bits = random_bits(options_.seed, Stream::generation, 0,
                                   static_cast<std::uint64_t>(i));
     text.push_back(sample(logits, unit_interval(bits[0], bits[1])));

@@ -20,7 +20,7 @@ class BadInput : public TrainTest {
     for (const int ranks : {0, 2}) {
       SCOPED_TRACE(fmt::format("{} ranks: {}", ranks, arguments));
       const Finished run =
-          train(ranks, arguments + " --output refused.h5", 60);
+          train(ranks, arguments + " --output refused.h5", 120);
       EXPECT_EQ(run.exit_code, exit_code) << run.out << run.err;
       EXPECT_EQ(errors_in(run.err), 1) << run.err;
       EXPECT_NE(run.err.find(said), std::string::npos) << run.err;
@@ -104,12 +104,11 @@ TEST_F(BadInput, ModelShapesThatDoNotFit) {
 
 TEST_F(BadInput, WeightsThatAreNotThisModels) {
   write_sequence();
-  ASSERT_EQ(
-      train(1, std::string(small_run) + "--save-weights w.h5").exit_code, 0);
+  ASSERT_EQ(train(1, std::string(small_run) + "--save-weights w.h5").exit_code,
+            0);
   const std::string run = small_run;
   expect_refused(run + "--init nothing.h5", "nothing.h5", 1);
-  expect_refused(run + "--init w.h5 --num-layers 3",
-                 "layers.2.ln1.weight", 1);
+  expect_refused(run + "--init w.h5 --num-layers 3", "layers.2.ln1.weight", 1);
   expect_refused(run + "--init w.h5 --num-layers 1", "layers.1.", 1);
   expect_refused(run + "--init w.h5 --d-ff 40", "ffn.w1.weight", 1);
   expect_refused(run + "--init w.h5:/group", "/group", 1);
@@ -156,9 +155,9 @@ TEST_F(BadInput, NoneOnTwoRanks) {
 }
 
 TEST_F(BadInput, CudaWhereThereIsNone) {
-  const Finished run = shell(
-      "CUDA_VISIBLE_DEVICES= " + launcher(2) +
-      " --model-size test --data random --device cuda --share-gpu");
+  const Finished run =
+      shell("CUDA_VISIBLE_DEVICES= " + launcher(2) +
+            " --model-size test --data random --device cuda --share-gpu");
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_EQ(errors_in(run.err), 1) << run.err;
   EXPECT_NE(run.err.find("--device cuda"), std::string::npos) << run.err;
@@ -171,13 +170,12 @@ TEST_F(BadInput, RanksWithDifferentOptions) {
         "--precision fp32|--precision bf16"}) {
     const std::string both = options;
     const auto bar = both.find('|');
-    const std::string common =
-        std::string(LOCKSTEP_TRAIN) +
-        " --model-size test --data random --device cpu ";
-    const Finished run = shell(
-        fmt::format("mpirun --oversubscribe -np 1 {0}{1} : -np 1 {0}{2}",
-                    common, both.substr(0, bar), both.substr(bar + 1)),
-        60);
+    const std::string common = std::string(LOCKSTEP_TRAIN) +
+                               " --model-size test --data random --device cpu ";
+    const Finished run =
+        shell(fmt::format("mpirun --oversubscribe -np 1 {0}{1} : -np 1 {0}{2}",
+                          common, both.substr(0, bar), both.substr(bar + 1)),
+              60);
     EXPECT_EQ(run.exit_code, 1) << options << run.err;
     EXPECT_NE(run.err.find("ranks disagree"), std::string::npos) << run.err;
   }
@@ -207,10 +205,10 @@ TEST_F(BadInput, TasksThatSlurmStartedApart) {
   EXPECT_NE(run.err.find("Slurm started 4 tasks, MPI sees 1"),
             std::string::npos)
       << run.err;
-  EXPECT_EQ(shell("SLURM_JOB_ID=1 SLURM_NTASKS=4 " + launcher(0) + " " +
-                  small_run)
-                .exit_code,
-            0);
+  EXPECT_EQ(
+      shell("SLURM_JOB_ID=1 SLURM_NTASKS=4 " + launcher(0) + " " + small_run)
+          .exit_code,
+      0);
 }
 
 }  // namespace

@@ -15,8 +15,7 @@ void PrintTo(const Case& at, std::ostream* out) {
   *out << at.name << " on " << at.ranks;
 }
 
-class Reference : public TrainTest,
-                  public testing::WithParamInterface<Case> {};
+class Reference : public TrainTest, public testing::WithParamInterface<Case> {};
 
 // The stored float64 runs, through the command line.
 TEST_P(Reference, TrainingReachesTheStoredLossesNormsAndWeights) {
@@ -55,9 +54,10 @@ TEST_P(Reference, TrainingReachesTheStoredLossesNormsAndWeights) {
                         group.dataset("lr").read<double>()),
             1e-12);
   for (const hdf5::Child& child : group.group("final").children()) {
-    EXPECT_LE(relative_error(tensor(path("final.h5"), child.name),
-                             group.dataset("final/" + child.name).read<float>()),
-              1e-3)
+    EXPECT_LE(
+        relative_error(tensor(path("final.h5"), child.name),
+                       group.dataset("final/" + child.name).read<float>()),
+        1e-3)
         << child.name;
   }
 }

@@ -65,9 +65,8 @@ TEST_F(Run, TheLoggedLossIsTheMeanOverRanksAndMicroSteps) {
 
 TEST_F(Run, TheValidationLossIsTheSameOnAnyNumberOfRanks) {
   write_sequence();
-  const std::string run =
-      std::string(small_run) +
-      "--validation-data seq.npy --validation-every 4 ";
+  const std::string run = std::string(small_run) +
+                          "--validation-data seq.npy --validation-every 4 ";
   record_of(1, run + "--batch-size 4 --validation-batches 4", "one");
   record_of(2, run + "--batch-size 2 --validation-batches 4", "two");
   const auto loss = column(path("two.h5"), "validation/loss");
@@ -89,8 +88,8 @@ TEST_F(Run, ParametersTouchedInAnEarlierMicroStepOnlyAreSynchronised) {
   const std::string run =
       std::string(small_run) + "--steps 1 --weight-decay 0.1 ";
   record_of(1, run + "--batch-size 4", "one");
-  for (const char* strategy : {"naive", "overlap", "bucketed",
-                               "sharded-optimizer", "zero2", "fsdp"}) {
+  for (const char* strategy :
+       {"naive", "overlap", "bucketed", "sharded-optimizer", "zero2", "fsdp"}) {
     record_of(2,
               run + "--batch-size 1 --grad-accumulation 2 --sync " + strategy,
               "two");
@@ -105,8 +104,7 @@ TEST_F(Run, ParametersTouchedInAnEarlierMicroStepOnlyAreSynchronised) {
   const auto after = tensor(path("two.w.h5"), "token_embeddings.weight");
   const double lr = column(path("two.h5"), "steps/learning_rate")[0];
   for (int i = 62 * 16; i < 63 * 16; ++i) {
-    EXPECT_FLOAT_EQ(after[i],
-                    before[i] * static_cast<float>(1 - lr * 0.1));
+    EXPECT_FLOAT_EQ(after[i], before[i] * static_cast<float>(1 - lr * 0.1));
   }
 }
 
@@ -168,20 +166,20 @@ TEST_F(Run, TheRecordHoldsEveryStepOfEveryRank) {
   write_sequence();
   record_of(2, std::string(small_run) + "--timing sync", "run");
   const hdf5::File file(path("run.h5"), hdf5::Access::read);
-  for (const char* name : {"step", "loss", "learning_rate", "gradient_norm",
-                           "tokens"}) {
+  for (const char* name :
+       {"step", "loss", "learning_rate", "gradient_norm", "tokens"}) {
     EXPECT_EQ(file.dataset(std::string("steps/") + name).shape(),
               (std::vector<std::int64_t>{8}))
         << name;
   }
   for (const char* name :
-       {"timings/data", "timings/zero_grad", "timings/forward",
-        "timings/loss", "timings/backward", "timings/grad_sync",
-        "timings/optimizer", "timings/step", "timings/comm_busy",
-        "timings/comm_exposed", "comm/bytes", "comm/calls",
-        "memory/parameters", "memory/gradients", "memory/optimizer",
-        "memory/activations", "memory/communication", "memory/workspace",
-        "memory/total", "memory/peak"}) {
+       {"timings/data",         "timings/zero_grad",    "timings/forward",
+        "timings/loss",         "timings/backward",     "timings/grad_sync",
+        "timings/optimizer",    "timings/step",         "timings/comm_busy",
+        "timings/comm_exposed", "comm/bytes",           "comm/calls",
+        "memory/parameters",    "memory/gradients",     "memory/optimizer",
+        "memory/activations",   "memory/communication", "memory/workspace",
+        "memory/total",         "memory/peak"}) {
     EXPECT_EQ(file.dataset(name).shape(), (std::vector<std::int64_t>{8, 2}))
         << name;
   }
@@ -203,10 +201,11 @@ TEST_F(Run, TheRecordHoldsEveryStepOfEveryRank) {
 
 TEST_F(Run, AKilledRunLeavesAReadableRecord) {
   write_sequence();
-  const Finished run = shell(
-      launcher(2) + " " + small_run +
-      "--steps 1000000 --output run.h5 & sleep 5; pkill -9 -f 'output run.h5 "
-      "*$' -P $!; kill -9 $!; wait $!; sleep 1");
+  const Finished run = shell(launcher(2) + " " + small_run +
+                             "--steps 1000000 --output run.h5 & until [ -s "
+                             "run.h5 ]; do sleep 0.1; done; sleep 3; "
+                             "pkill -9 -f 'output run.h5 "
+                             "*$' -P $!; kill -9 $!; wait $!; sleep 1");
   const hdf5::File file(path("run.h5"), hdf5::Access::read);
   const auto steps = file.dataset("steps/step").shape()[0];
   EXPECT_GT(steps, 0);
@@ -227,16 +226,18 @@ TEST_F(Run, AFullDiskCostsTheRecordAndNotTheTraining) {
   EXPECT_EQ(run.err.find("warning: cannot write"),
             run.err.rfind("warning: cannot write"))
       << run.err;
-  EXPECT_NE(run.err.find("the model is trained, but small/run.h5 lacks"), std::string::npos);
+  EXPECT_NE(run.err.find("the model is trained, but small/run.h5 lacks"),
+            std::string::npos);
   const hdf5::File file(path("left.h5"), hdf5::Access::read);
   EXPECT_EQ(file.dataset("timings/step").shape()[0],
             file.dataset("steps/loss").shape()[0]);
 }
 
 TEST_F(Run, ADryRunTellsWhatARunWouldHoldAndSend) {
-  const Finished run = train(
-      1, "--dry-run --world-size 4 --sync fsdp --model-size medium "
-         "--precision bf16");
+  const Finished run =
+      train(1,
+            "--dry-run --world-size 4 --sync fsdp --model-size medium "
+            "--precision bf16");
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_NE(run.out.find("423183360 parameters"), std::string::npos);
   EXPECT_NE(run.out.find("reduce-scatter"), std::string::npos) << run.out;
@@ -249,8 +250,7 @@ TEST_F(Run, MoreRanksThanTensorsOrTokensTrain) {
   const std::string run = std::string(small_run) + "--vocab-size 8 --steps 3 ";
   record_of(1, run + "--batch-size 16 --num-layers 1", "one");
   for (const char* strategy : {"sharded-optimizer", "zero1", "zero2", "fsdp"}) {
-    record_of(16,
-              run + "--batch-size 1 --num-layers 1 --sync " + strategy,
+    record_of(16, run + "--batch-size 1 --num-layers 1 --sync " + strategy,
               "many");
     expect_same_training("many", "one");
   }
@@ -267,8 +267,7 @@ TEST_F(Run, AReaderOfTheLiveFileDoesNotDisturbTraining) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       if (!std::filesystem::exists(path("run.h5"))) continue;
       if (!held) {
-        held = std::make_unique<hdf5::File>(path("run.h5"),
-                                            hdf5::Access::read);
+        held = std::make_unique<hdf5::File>(path("run.h5"), hdf5::Access::read);
       }
       const hdf5::File live(path("run.h5"), hdf5::Access::read);
       seen = std::max(seen, live.dataset("steps/step").shape()[0]);
@@ -315,16 +314,18 @@ TEST_F(Run, HelpAndVersionAnswerOnce) {
 
 TEST_F(Run, ThreadsFollowTheOption) {
   write_sequence();
-  const Finished run = shell(
-      launcher(0) + " " + small_run +
-      "--threads 1 --steps 200000 --output run.h5 & sleep 2; ls "
-      "/proc/$!/task | wc -l; kill -9 $!");
+  const Finished run =
+      shell(launcher(0) + " " + small_run +
+            "--threads 1 --steps 200000 --output run.h5 & until [ -s run.h5 ]; "
+            "do sleep 0.1; done; sleep 1; ls "
+            "/proc/$!/task | wc -l; kill -9 $!");
   // The main thread, the communication lane, MPI's helpers, and no BLAS pool:
   // as many with --threads 2, plus one.
-  const Finished two = shell(
-      launcher(0) + " " + small_run +
-      "--threads 2 --steps 200000 --output run.h5 & sleep 2; ls "
-      "/proc/$!/task | wc -l; kill -9 $!");
+  const Finished two =
+      shell(launcher(0) + " " + small_run +
+            "--threads 2 --steps 200000 --output run.h5 & until [ -s run.h5 ]; "
+            "do sleep 0.1; done; sleep 1; ls "
+            "/proc/$!/task | wc -l; kill -9 $!");
   const auto last_number = [](const std::string& text) {
     return std::stoi(text.substr(text.find_last_of('\n', text.size() - 2) + 1));
   };

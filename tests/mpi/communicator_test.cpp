@@ -14,7 +14,9 @@ namespace lockstep {
 namespace {
 
 // Values that sums of a few ranks represent exactly, also in bf16.
-double value_of(int rank, std::int64_t i) { return rank + double(i % 7); }
+double value_of(int rank, std::int64_t i) {
+  return rank + double(i % 7);
+}
 double sum_of(std::int64_t i) {
   const int w = world().size();
   return w * (w - 1) / 2.0 + w * double(i % 7);
@@ -31,16 +33,15 @@ struct Values : std::vector<T> {
   Tensor tensor() {
     return {this->data(), dtype_of<T>::value, {std::ssize(*this)}};
   }
-  Tensor part(int rank, std::int64_t n) {
-    return tensor().range(rank * n, n);
-  }
+  Tensor part(int rank, std::int64_t n) { return tensor().range(rank * n, n); }
 };
 
 template <class T>
 class Collectives : public testing::Test {
  protected:
   // A small chunk makes even these buffers travel in pieces.
-  std::unique_ptr<Communicator> comm_ = make_mpi_communicator(world(), {.chunk = 10, .before_each = {}});
+  std::unique_ptr<Communicator> comm_ =
+      make_mpi_communicator(world(), {.chunk = 10, .before_each = {}});
   int rank_ = world().rank();
   int size_ = world().size();
 };
@@ -73,8 +74,7 @@ TYPED_TEST(Collectives, ReduceScatterGivesEachRankItsPart) {
   for (const std::int64_t n : {1, 9, 25}) {
     Values<TypeParam> whole(n * this->size_), shard(n);
     whole.fill(this->rank_);
-    this->comm_->reduce_scatter(shard.tensor(), whole.tensor(),
-                                Reduction::sum);
+    this->comm_->reduce_scatter(shard.tensor(), whole.tensor(), Reduction::sum);
     this->comm_->synchronize();
     for (std::int64_t i = 0; i < n; ++i) {
       ASSERT_EQ(double(shard[i]), sum_of(this->rank_ * n + i));
@@ -192,7 +192,8 @@ TEST(Communicator, IsQuietWhileCollectivesEnd) {
   const auto comm = make_mpi_communicator(world());
   comm->watch(5, [&](const std::string&) { ++reports; });
   Values<float> buffer(4);
-  for (int i = 0; i < 300; ++i) comm->all_reduce(buffer.tensor(), Reduction::sum);
+  for (int i = 0; i < 300; ++i)
+    comm->all_reduce(buffer.tensor(), Reduction::sum);
   comm->synchronize();
   EXPECT_EQ(reports, 0);
 }

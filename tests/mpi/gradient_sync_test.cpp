@@ -44,8 +44,8 @@ class Rank {
   Rank(Options options, Communicator& comm, std::uint64_t seed = 1)
       : options_(std::move(options)),
         backend_(make_cpu_backend(1, options_.precision)),
-        batches_(noise_batches(
-            batch_shape(options_, comm.rank(), comm.size()), options_.seed)),
+        batches_(noise_batches(batch_shape(options_, comm.rank(), comm.size()),
+                               options_.seed)),
         engine_(options_, backend_, comm, *batches_) {
     initialise_weights(engine_.store(), engine_.sync(), seed);
   }
@@ -267,10 +267,10 @@ TEST_P(Strategy, GivesTheSameBitsUnderRandomDelays) {
   const std::vector<float> undisturbed = train(*comm_);
   std::mt19937 random(static_cast<unsigned>(world().rank()));
   const auto delayed = make_mpi_communicator(
-      world(), {.chunk = 1 << 20, .before_each = [&] {
-                  std::this_thread::sleep_for(
-                      std::chrono::microseconds(random() % 300));
-                }});
+      world(),
+      {.chunk = 1 << 20, .before_each = [&] {
+         std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
+       }});
   for (int i = 0; i < repeats; ++i) {
     ASSERT_EQ(train(*delayed), undisturbed) << "repeat " << i;
   }

@@ -66,7 +66,9 @@ class RankFailures : public testing::EmptyTestEventListener {
 
 }  // namespace
 
-World& world() { return *the_world; }
+World& world() {
+  return *the_world;
+}
 
 }  // namespace lockstep
 

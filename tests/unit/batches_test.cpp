@@ -89,8 +89,8 @@ std::vector<Batch> samples_of(const Make& make, BatchShape shape,
 
 TEST(SequentialBatches, GoThroughStepsMicroStepsRanksAndRowsInOrder) {
   const CountedTokens source(1000);
-  BatchShape shape{.batch = 2, .context = 4, .accumulation = 3,
-                   .vocabulary = 1000};
+  BatchShape shape{
+      .batch = 2, .context = 4, .accumulation = 3, .vocabulary = 1000};
   const auto samples = samples_of(
       [&](const BatchShape& s) { return sequential_batches(source, s); }, shape,
       /*world_size=*/2, /*steps=*/2);
@@ -123,19 +123,22 @@ TEST(AllBatches, AreTheSameSamplesOnAnyNumberOfRanks) {
   const std::map<std::string, Make> kinds = {
       {"sequential",
        [&](const BatchShape& s) { return sequential_batches(source, s); }},
-      {"random", [&](const BatchShape& s) { return random_batches(source, s, 7); }},
+      {"random",
+       [&](const BatchShape& s) { return random_batches(source, s, 7); }},
       {"noise", [&](const BatchShape& s) { return noise_batches(s, 7); }}};
   for (const auto& [name, make] : kinds) {
-    const auto whole = samples_of(
-        make, {.batch = 12, .context = 5, .vocabulary = 1000}, 1, 2);
+    const auto whole =
+        samples_of(make, {.batch = 12, .context = 5, .vocabulary = 1000}, 1, 2);
     ASSERT_EQ(whole.size(), 24u);
     for (const auto& [batch, accumulation, world] :
          {std::tuple(6, 1, 2), std::tuple(2, 2, 3), std::tuple(1, 3, 4),
           std::tuple(1, 1, 12), std::tuple(3, 4, 1)}) {
-      const auto shared = samples_of(
-          make, {.batch = batch, .context = 5, .accumulation = accumulation,
-                 .vocabulary = 1000},
-          world, 2);
+      const auto shared = samples_of(make,
+                                     {.batch = batch,
+                                      .context = 5,
+                                      .accumulation = accumulation,
+                                      .vocabulary = 1000},
+                                     world, 2);
       ASSERT_EQ(shared.size(), whole.size());
       for (std::size_t k = 0; k < whole.size(); ++k) {
         EXPECT_EQ(shared[k].inputs, whole[k].inputs) << name << ' ' << k;
@@ -183,9 +186,8 @@ TEST(SourceBatches, TakeAFileOfOneSampleAndNoLess) {
   const BatchShape shape{.context = 4, .vocabulary = 1000};
   const Positions enough(5), less(4);
   for (std::int64_t step = 0; step < 5; ++step) {
-    EXPECT_EQ(
-        filled(*random_batches(enough, shape, 1), shape, step, 0).targets,
-        (Ids{1, 2, 3, 4}));
+    EXPECT_EQ(filled(*random_batches(enough, shape, 1), shape, step, 0).targets,
+              (Ids{1, 2, 3, 4}));
     EXPECT_EQ(filled(*sequential_batches(enough, shape), shape, step, 0).inputs,
               (Ids{0, 1, 2, 3}));
   }
@@ -238,9 +240,8 @@ TEST(RandomBatches, ReachPositionsBeyondTwoToThe31) {
   // Uniform: each quarter has about a quarter.
   for (int quarter = 0; quarter < 4; ++quarter) {
     const auto in = std::count_if(
-        source.begins.begin(), source.begins.end(), [&](std::int64_t begin) {
-          return begin / (count / 4) == quarter;
-        });
+        source.begins.begin(), source.begins.end(),
+        [&](std::int64_t begin) { return begin / (count / 4) == quarter; });
     EXPECT_NEAR(double(in), 50, 25) << quarter;
   }
 
@@ -254,8 +255,8 @@ TEST(RandomBatches, ReachPositionsBeyondTwoToThe31) {
 
 TEST(NoiseBatches, AreUniformInsideTheVocabulary) {
   for (const int vocabulary : {1, 2, 10, 1000}) {
-    const BatchShape shape{.batch = 100, .context = 101,
-                           .vocabulary = vocabulary};
+    const BatchShape shape{
+        .batch = 100, .context = 101, .vocabulary = vocabulary};
     const auto batches = noise_batches(shape, 5);
     std::vector<int> times(vocabulary);
     for (const std::int32_t token : filled(*batches, shape, 0, 0).inputs) {
@@ -272,8 +273,8 @@ TEST(NoiseBatches, AreUniformInsideTheVocabulary) {
 
 TEST(NoiseBatches, HaveTargetsOneLaterWhateverTheLength) {
   for (const int context : {1, 2, 3, 7, 8}) {
-    const BatchShape shape{.batch = 3, .context = context,
-                           .vocabulary = 1 << 30};
+    const BatchShape shape{
+        .batch = 3, .context = context, .vocabulary = 1 << 30};
     const Batch batch = filled(*noise_batches(shape, 5), shape, 0, 0);
     std::set<std::int32_t> different;
     for (int b = 0; b < 3; ++b) {
@@ -292,8 +293,8 @@ TEST(NoiseBatches, HaveTargetsOneLaterWhateverTheLength) {
 }
 
 TEST(NoiseBatches, AreFreshEachStepAndTheSameForASeed) {
-  const BatchShape shape{.batch = 2, .context = 9, .accumulation = 2,
-                         .vocabulary = 1000};
+  const BatchShape shape{
+      .batch = 2, .context = 9, .accumulation = 2, .vocabulary = 1000};
   std::set<Ids> seen;
   for (std::int64_t step = 0; step < 10; ++step) {
     for (std::int64_t micro = 0; micro < 2; ++micro) {

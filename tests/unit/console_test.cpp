@@ -16,8 +16,12 @@ constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
 // Two ranks, the second of which is slower in all but `forward`.
 StepFigures figures_of(std::int64_t step, double step_ms) {
-  StepFigures figures{.step = step, .loss = 4.5, .learning_rate = 3e-4,
-                      .gradient_norm = 1.25, .tokens = 1000, .ranks = {}};
+  StepFigures figures{.step = step,
+                      .loss = 4.5,
+                      .learning_rate = 3e-4,
+                      .gradient_norm = 1.25,
+                      .tokens = 1000,
+                      .ranks = {}};
   figures.ranks.resize(2);
   for (int rank = 0; rank < 2; ++rank) {
     RankFigures& mine = figures.ranks[rank];
@@ -89,7 +93,8 @@ TEST(StepLine, WritesNumbersOfAnySizeWithoutExponent) {
   EXPECT_EQ(line(999.6, 1000, 59.6), "1k tok/s  1000 ms  ETA 1:00");
   EXPECT_EQ(line(0.01234, 1, 3599), "81k tok/s  0.0123 ms  ETA 59:59");
   EXPECT_EQ(line(1000, 999'600, 3600), "1M tok/s  1000 ms  ETA 1:00:00");
-  EXPECT_EQ(line(1000, 1'234'567, 90'061), "1.23M tok/s  1000 ms  ETA 25:01:01");
+  EXPECT_EQ(line(1000, 1'234'567, 90'061),
+            "1.23M tok/s  1000 ms  ETA 25:01:01");
   EXPECT_EQ(line(0, 1000, -1), "0 tok/s  0 ms");
 }
 
@@ -193,9 +198,8 @@ TEST(RankTable, FoldsAboveSixteen) {
     const auto lines = lines_of(rank_table(rows_of(ranks)));
     ASSERT_EQ(lines.size(), 18u) << ranks;  // title, 15, fold, the last
     EXPECT_TRUE(lines[15].starts_with("   14  ")) << lines[15];
-    EXPECT_TRUE(lines[16].starts_with(
-        fmt::format("  ...  {} more rank{};", ranks - 16,
-                    ranks == 17 ? "" : "s")))
+    EXPECT_TRUE(lines[16].starts_with(fmt::format(
+        "  ...  {} more rank{};", ranks - 16, ranks == 17 ? "" : "s")))
         << lines[16];
     EXPECT_TRUE(lines[17].starts_with(fmt::format("{:>5}  b", ranks - 1)))
         << lines[17];
@@ -321,8 +325,9 @@ TEST_F(Piped, TheSummaryHasTheTableAndTheLosses) {
       said(Progress::automatic, true, [](Console& c) { train(c, 10); });
   EXPECT_EQ(row_of(text, "step"), (Numbers{10, 0, 10, 10, 10, 100})) << text;
   // 1000 tokens in 10 ms, whatever the time of this test.
-  EXPECT_EQ(count(text, "loss 4.9000 -> 4.0000 in 10 steps, 10k tokens, 0:00 "
-                        "(100k tok/s)"),
+  EXPECT_EQ(count(text,
+                  "loss 4.9000 -> 4.0000 in 10 steps, 10k tokens, 0:00 "
+                  "(100k tok/s)"),
             1)
       << text;
 }

@@ -87,8 +87,8 @@ TEST_F(ForeignHdf5, IntegersOfAnyByteOrderAreRead) {
 
 TEST_F(ForeignHdf5, ValuesBeyondInt64AreNoTokens) {
   create("u8", H5T_STD_U64LE_g, 0, {1, 2, 3, 4});
-  const std::int64_t dataset = H5Dcreate2(file_, "large", H5T_STD_U64LE_g,
-                                          space_, 0, 0, 0);
+  const std::int64_t dataset =
+      H5Dcreate2(file_, "large", H5T_STD_U64LE_g, space_, 0, 0, 0);
   const std::uint64_t values[] = {1, 2, ~std::uint64_t{0}, 4};
   H5Dwrite(dataset, H5T_STD_U64LE_g, 0, 0, 0, values);
   H5Dclose(dataset);

@@ -43,7 +43,8 @@ TEST_F(Hdf5, ReadsBackEveryTypeItWrites) {
   expect_round_trip<float>(file, "f32", {1.5f, -2e30f, 0.1f, 0});
   expect_round_trip<std::int64_t>(file, "i64", {1, -(1LL << 62), 0, 7});
   expect_round_trip<std::int32_t>(file, "i32", {1, -2'000'000'000, 0, 7});
-  EXPECT_EQ(file.dataset("/a/b/f64").shape(), (std::vector<std::int64_t>{2, 2}));
+  EXPECT_EQ(file.dataset("/a/b/f64").shape(),
+            (std::vector<std::int64_t>{2, 2}));
   EXPECT_EQ(file.dataset("i32").read<double>(),
             (std::vector<double>{1, -2e9, 0, 7}));
 }
@@ -229,9 +230,8 @@ TEST_F(Hdf5, RefusesFilesThatAreNotHdf5) {
     expect_parts(error_of([&] { File(path_, Access::read); }),
                  {"cannot open", path_});
   }
-  expect_parts(
-      error_of([&] { File(folder_.path().string(), Access::read); }),
-      {"cannot open", folder_.path().string()});
+  expect_parts(error_of([&] { File(folder_.path().string(), Access::read); }),
+               {"cannot open", folder_.path().string()});
   expect_parts(
       error_of([&] { File(folder_ / "none/file.h5", Access::create); }),
       {"cannot create", folder_ / "none/file.h5"});
@@ -266,14 +266,16 @@ TEST_F(Hdf5, FollowsNoLinkOutOfTheFile) {
                {path_ + ":/out", "other.h5", "to another file"});
   expect_parts(error_of([&] { read.dataset("data"); }),
                {path_ + ":/data", "to another file"});
-  expect_parts(error_of([&] { read.group("detour"); }), {path_, "detour", "to another file"});
-  expect_parts(error_of([&] { read.dataset("detour/x"); }), {path_, "detour", "to another file"});
+  expect_parts(error_of([&] { read.group("detour"); }),
+               {path_, "detour", "to another file"});
+  expect_parts(error_of([&] { read.dataset("detour/x"); }),
+               {path_, "detour", "to another file"});
   EXPECT_FALSE(read.has("out/x"));
   EXPECT_FALSE(read.has("detour/x"));
   EXPECT_NO_THROW(read.group("shortcut"));
   for (const Child& child : read.children()) {
-    EXPECT_EQ(child.kind, child.name == "inside" ? Child::Kind::group
-                                                 : Child::Kind::other);
+    EXPECT_EQ(child.kind,
+              child.name == "inside" ? Child::Kind::group : Child::Kind::other);
   }
 }
 
@@ -306,7 +308,8 @@ TEST(AtomicFile, ReplacesAWholeFileOrNone) {
   std::filesystem::create_directory(folder / "taken");
   expect_parts(error_of([&] { replace_file(folder / "taken", bytes); }),
                {"cannot write", folder / "taken", "directory"});
-  EXPECT_FALSE(std::filesystem::exists(std::string(folder / "taken") + ".partial"));
+  EXPECT_FALSE(
+      std::filesystem::exists(std::string(folder / "taken") + ".partial"));
   expect_parts(error_of([&] { replace_file(folder / "none/file", bytes); }),
                {"cannot write", folder / "none/file", "No such file"});
 }

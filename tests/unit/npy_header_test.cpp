@@ -58,9 +58,8 @@ TEST(NpyHeader, CountsUpToTheLargestInteger) {
 }
 
 TEST(NpyHeader, SaysWhichShapeIsNotOneAxis) {
-  for (const char* shape :
-       {"()", "(5, 1)", "(2, 3, 4)", "(-5,)", "(5)", "(x,)",
-        "(99999999999999999999,)", "(0x10,)", "(5.0,)"}) {
+  for (const char* shape : {"()", "(5, 1)", "(2, 3, 4)", "(-5,)", "(5)", "(x,)",
+                            "(99999999999999999999,)", "(0x10,)", "(5.0,)"}) {
     expect_parts(refusal_of(npy_header("<u2", shape)),
                  {"x.npy", fmt::format("shape {}", shape), "one axis"});
   }

@@ -33,10 +33,12 @@ RunFacts facts_of(int ranks) {
 
 // Figures in which every number is another.
 StepFigures figures_of(std::int64_t step, int ranks) {
-  StepFigures figures{.step = step, .loss = 10.0 - 0.5 * double(step),
+  StepFigures figures{.step = step,
+                      .loss = 10.0 - 0.5 * double(step),
                       .learning_rate = 1e-3 * double(step),
                       .gradient_norm = 2.0 * double(step),
-                      .tokens = 1000 * step, .ranks = {}};
+                      .tokens = 1000 * step,
+                      .ranks = {}};
   for (int rank = 0; rank < ranks; ++rank) {
     const double base = 1000.0 * double(step) + 100.0 * rank;
     RankFigures mine;
@@ -83,9 +85,8 @@ class Record : public testing::Test {
     return rows;
   }
   void expect_only_the_record() {
-    for (const auto& entry :
-         std::filesystem::directory_iterator(std::filesystem::path(path_)
-                                                 .parent_path())) {
+    for (const auto& entry : std::filesystem::directory_iterator(
+             std::filesystem::path(path_).parent_path())) {
       EXPECT_EQ(entry.path().string(), path_);
     }
   }
@@ -162,9 +163,9 @@ TEST_F(Record, HoldsWhatItWasGiven) {
   EXPECT_EQ(reals("validation/loss"), (Doubles{7.5}));
   // [step, rank], row-major; the offsets are those of figures_of().
   const auto expect_offset = [&](const std::string& name, double offset) {
-    EXPECT_EQ(file.dataset(name).read<double>(),
-              (Doubles{1000 + offset, 1100 + offset, 2000 + offset,
-                       2100 + offset}))
+    EXPECT_EQ(
+        file.dataset(name).read<double>(),
+        (Doubles{1000 + offset, 1100 + offset, 2000 + offset, 2100 + offset}))
         << name;
   };
   for (int i = 0; i < phase_count; ++i) {
@@ -284,8 +285,8 @@ TEST_F(Record, SurvivesThatItsFolderVanishes) {
   }
   const auto warnings = record.take_warnings();
   ASSERT_EQ(warnings.size(), 1u) << "one for one cause";
-  expect_parts(warnings[0], {"cannot write " + path + ": No such file",
-                             "training goes on"});
+  expect_parts(warnings[0],
+               {"cannot write " + path + ": No such file", "training goes on"});
   EXPECT_TRUE(record.take_warnings().empty());
 
   // Another cause, another warning.

@@ -28,8 +28,12 @@ TEST(ProgressLine, ShrinksItsBarAndThenEndsEarly) {
 }
 
 StepFigures figures_of(std::int64_t step) {
-  StepFigures figures{.step = step, .loss = 4.5, .learning_rate = 3e-4,
-                      .gradient_norm = 1.25, .tokens = 1000, .ranks = {}};
+  StepFigures figures{.step = step,
+                      .loss = 4.5,
+                      .learning_rate = 3e-4,
+                      .gradient_norm = 1.25,
+                      .tokens = 1000,
+                      .ranks = {}};
   figures.ranks.resize(1);
   figures.ranks[0].phase_ms[int(Phase::step)] = 10;
   return figures;
@@ -44,8 +48,8 @@ class Terminal : public testing::Test {
   }
   void open(unsigned short columns) {
     int terminal = -1;
-    winsize size{.ws_row = 25, .ws_col = columns, .ws_xpixel = 0,
-                 .ws_ypixel = 0};
+    winsize size{
+        .ws_row = 25, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
     if (openpty(&screen_, &terminal, nullptr, nullptr, &size) != 0) {
       GTEST_SKIP() << "no pseudo-terminal to be had";
     }
@@ -65,7 +69,8 @@ TEST_F(Terminal, ALineIsRedrawnInPlaceAtMostTenTimesASecond) {
   if (IsSkipped()) return;
   Console console(Progress::automatic, true, out_);
   console.start_training(50, 1, 0);
-  for (std::int64_t step = 1; step <= 20; ++step) console.step(figures_of(step));
+  for (std::int64_t step = 1; step <= 20; ++step)
+    console.step(figures_of(step));
   const std::string first = seen();
   EXPECT_TRUE(first.starts_with("\r\033[K[")) << first;
   EXPECT_NE(first.find("] step  1/50"), std::string::npos) << first;

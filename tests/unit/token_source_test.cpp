@@ -99,9 +99,10 @@ TEST_F(TokenFiles, BinOfBothLlmcLayoutsIsRead) {
   EXPECT_EQ(all_of(put("x.bin", llmc_header(20240520, 1, 3) +
                                     bytes_of_values<std::uint16_t>({9, 8, 7}))),
             (Tokens{9, 8, 7}));
-  EXPECT_EQ(all_of(put("x.bin", llmc_header(20240801, 7, 2) +
-                                    bytes_of_values<std::uint32_t>({1, 70000}))),
-            (Tokens{1, 70000}));
+  EXPECT_EQ(
+      all_of(put("x.bin", llmc_header(20240801, 7, 2) +
+                              bytes_of_values<std::uint32_t>({1, 70000}))),
+      (Tokens{1, 70000}));
 }
 
 TEST_F(TokenFiles, TextIsBytes) {
@@ -143,8 +144,8 @@ TEST_F(TokenFiles, NpyOfOtherTypesIsRefused) {
   expect_parts(refusal_of(put("x.npy", npy<std::uint8_t>("|b1", {1, 0}))),
                {folder_ / "x.npy", "'b1'"});
   // A type that is no token's is told first, whatever else is wrong.
-  expect_parts(refusal_of(put("x.npy", npy_header("<U3", "(2,)") +
-                                           std::string(24, '\0'))),
+  expect_parts(refusal_of(put(
+                   "x.npy", npy_header("<U3", "(2,)") + std::string(24, '\0'))),
                {folder_ / "x.npy", "'U3'", "uint16"});
 }
 
@@ -194,8 +195,8 @@ TEST_F(TokenFiles, BinWhoseLlmcCountIsNotItsSizeIsRefused) {
   for (const std::int32_t count : {0, 1, 3, -2, INT32_MAX, INT32_MIN}) {
     expect_parts(
         refusal_of(put("x.bin", llmc_header(20240520, 1, count) + "abcd")),
-        {folder_ / "x.bin", fmt::format("{}", std::uint32_t(count)),
-         "2 bytes", "are 4 bytes"});
+        {folder_ / "x.bin", fmt::format("{}", std::uint32_t(count)), "2 bytes",
+         "are 4 bytes"});
   }
   expect_parts(refusal_of(put("x.bin", llmc_header(20240801, 7, 2) + "abcd")),
                {"2 tokens of 4 bytes", "are 4 bytes"});
@@ -205,9 +206,9 @@ TEST_F(TokenFiles, AnLlmcHeaderCutShortIsNeverTokens) {
   for (const std::int32_t magic : {20240520, 20240801}) {
     const std::string whole = llmc_header(magic, magic == 20240520 ? 1 : 7, 0);
     for (const int size : {4, 8, 12, 100, 1022}) {
-      expect_parts(refusal_of(put("x.bin", whole.substr(0, size))),
-                   {folder_ / "x.bin", std::to_string(magic),
-                    "ends inside its header"});
+      expect_parts(
+          refusal_of(put("x.bin", whole.substr(0, size))),
+          {folder_ / "x.bin", std::to_string(magic), "ends inside its header"});
     }
   }
 }
@@ -334,10 +335,9 @@ TEST_F(TokenFiles, OnlyTypesThatCanExceedTheVocabularyAreChecked) {
   const std::string u4 = put("u4.npy", npy<std::uint32_t>("<u4", {1}));
   EXPECT_TRUE(can(u4, (1LL << 32) - 1));
   EXPECT_FALSE(can(u4, 1LL << 32));
-  for (const auto& [type, bytes] :
-       {std::pair("<i4", 4), std::pair("<i8", 8)}) {
-    const std::string path = put(
-        "i.npy", npy_header(type, "(1,)") + std::string(bytes, '\0'));
+  for (const auto& [type, bytes] : {std::pair("<i4", 4), std::pair("<i8", 8)}) {
+    const std::string path =
+        put("i.npy", npy_header(type, "(1,)") + std::string(bytes, '\0'));
     EXPECT_TRUE(can(path, INT64_MAX));
   }
   const std::string h5 = folder_ / "x.h5";
@@ -372,10 +372,9 @@ TEST_F(TokenFiles, ATokenIsFoundBeyondTwoToThe31) {
     ASSERT_EQ(source->size(), many);
     EXPECT_LT(resident_mib() - before, 8) << "opening reads the file";
     // From just before 2³¹ on: 52 million tokens.
-    expect_parts(error_of([&] {
-                   check_tokens(*source, (1LL << 31) - 1000, many, 64);
-                 }),
-                 {path, fmt::format("token {} is 60000", at)});
+    expect_parts(
+        error_of([&] { check_tokens(*source, (1LL << 31) - 1000, many, 64); }),
+        {path, fmt::format("token {} is 60000", at)});
     EXPECT_LT(resident_mib() - before, 64) << "checking keeps the file";
     Tokens one(1);
     source->read(at, one);
@@ -385,9 +384,8 @@ TEST_F(TokenFiles, ATokenIsFoundBeyondTwoToThe31) {
 
 TEST_F(TokenFiles, CheckingALargeFileKeepsNoneOfIt) {
   const std::int64_t count = 1'200'000'000, at = 1'100'000'000;
-  const std::string path =
-      put_sparse("x.bin", llmc_header(20240520, 1, std::int32_t(count)),
-                 1024 + 2 * count);
+  const std::string path = put_sparse(
+      "x.bin", llmc_header(20240520, 1, std::int32_t(count)), 1024 + 2 * count);
   test::write_at(path, 1024 + 2 * at, bytes_of_value(std::uint16_t{60000}));
   const double before = resident_mib();
   const auto source = open_token_source(path);

@@ -19,10 +19,10 @@ class Holder : public ParameterHooks {
  public:
   Holder(ParameterStore& store, Device& device, Dtype dtype) {
     for (Unit& unit : store.units()) {
-      parameters_.push_back(device.allocate(
-          dtype, {unit.elements}, Category::parameters, unit.name));
-      gradients_.push_back(device.allocate(
-          Dtype::f32, {unit.elements}, Category::gradients, unit.name));
+      parameters_.push_back(device.allocate(dtype, {unit.elements},
+                                            Category::parameters, unit.name));
+      gradients_.push_back(device.allocate(Dtype::f32, {unit.elements},
+                                           Category::gradients, unit.name));
       unit.parameters = parameters_.back().tensor(dtype, {unit.elements});
       unit.gradients = gradients_.back().tensor(Dtype::f32, {unit.elements});
     }
@@ -105,11 +105,12 @@ TEST_P(TransformerTest, GivesTheReferencesLogitsLossAndGradients) {
     const auto expected_logits = group.dataset("step1/logits").read<float>();
     for (const std::int64_t row : {std::int64_t{0}, n / 2, n - 1}) {
       const auto got = values_of(device, model.logits(row));
-      EXPECT_LT(relative_error(
-                    got, std::span(expected_logits)
-                             .subspan(row * config.vocab_size,
-                                      config.vocab_size)),
-                bf16() ? 3e-2 : precision() == Precision::tf32 ? 5e-3 : 1e-5);
+      EXPECT_LT(relative_error(got, std::span(expected_logits)
+                                        .subspan(row * config.vocab_size,
+                                                 config.vocab_size)),
+                bf16()                           ? 3e-2
+                : precision() == Precision::tf32 ? 5e-3
+                                                 : 1e-5);
     }
     model.loss(targets, total, 1.0, Transformer::Gradient::yes);
     model.backward(inputs);
@@ -119,14 +120,17 @@ TEST_P(TransformerTest, GivesTheReferencesLogitsLossAndGradients) {
     device.synchronize();
     const double expected = group.dataset("loss").read<double>()[0];
     EXPECT_NEAR(loss / expected, 1,
-                bf16() ? 1e-2 : precision() == Precision::tf32 ? 1e-3 : 1e-5);
+                bf16()                           ? 1e-2
+                : precision() == Precision::tf32 ? 1e-3
+                                                 : 1e-5);
     for (Parameter* parameter : store.parameters()) {
       EXPECT_LT(
-          relative_error(
-              values_of(device, parameter->gradient()),
-              group.dataset("step1/gradients/" + parameter->name)
-                  .read<float>()),
-          bf16() ? 3e-2 : precision() == Precision::tf32 ? 5e-3 : 2e-5)
+          relative_error(values_of(device, parameter->gradient()),
+                         group.dataset("step1/gradients/" + parameter->name)
+                             .read<float>()),
+          bf16()                           ? 3e-2
+          : precision() == Precision::tf32 ? 5e-3
+                                           : 2e-5)
           << parameter->name;
     }
   }
@@ -147,8 +151,8 @@ TEST_P(TransformerTest, SaysOnceAndFromTheEndThatEachGradientIsReady) {
   Transformer model(config, dtype, backend(), store, holder, 1, true);
   const Buffer memory = device.allocate(64, Category::workspace, "batch");
   const Tensor total = memory.tensor(Dtype::f64, {1});
-  const Tensor ids{static_cast<std::int32_t*>(memory.data()) + 2, Dtype::i32,
-                   {4}};
+  const Tensor ids{
+      static_cast<std::int32_t*>(memory.data()) + 2, Dtype::i32, {4}};
   model.forward(ids);
   EXPECT_TRUE(holder.ready.empty());
   model.loss(ids, total, 1, Transformer::Gradient::yes);

@@ -2,8 +2,8 @@
 #include <cmath>
 #include <limits>
 
-#include "ops/cpu/attention_tiles.h"
 #include "ops/checks.h"
+#include "ops/cpu/attention_tiles.h"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/parallel.h"
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "ops/cpu/attention_tiles.h"
 #include "ops/checks.h"
+#include "ops/cpu/attention_tiles.h"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/parallel.h"
 
