@@ -53,7 +53,6 @@ CudaDevice::Current::Current(int ordinal) {
 CudaDevice::CudaDevice(int ordinal) : ordinal_(ordinal), current_(ordinal) {
   const cudaDeviceProp properties = properties_of(ordinal);
   name_ = properties.name;
-  uuid_ = uuid_text(properties.uuid);
   multiprocessors_ = properties.multiProcessorCount;
   require(properties.major >= 8,
           "{} has compute capability {}.{}; 8.0 or newer is needed", name_,

@@ -35,7 +35,6 @@ class CudaDevice : public Device {
 
   cudaStream_t stream() const { return compute_.stream(); }
   int ordinal() const { return ordinal_; }
-  const std::string& uuid() const { return uuid_; }
   int multiprocessors() const { return multiprocessors_; }
 
  protected:
@@ -51,7 +50,6 @@ class CudaDevice : public Device {
   int ordinal_;
   Current current_;
   std::string name_;
-  std::string uuid_;
   int multiprocessors_ = 0;
   CudaLane compute_;
   CudaLane transfer_;

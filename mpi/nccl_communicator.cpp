@@ -131,23 +131,6 @@ class NcclCommunicator : public Communicator {
   Handle<ncclComm_t, ncclCommDestroy> comm_;
 };
 
-// An Error on all ranks where two of one host would use the same GPU.
-void refuse_shared_gpus(World& world, const CudaDevice& device) {
-  const std::vector<std::string> all =
-      world.all_gather(world.place().host + ' ' + device.uuid());
-  world.together([&] {
-    for (std::size_t b = 0; b < all.size(); ++b) {
-      for (std::size_t a = 0; a < b; ++a) {
-        if (all[a] != all[b]) continue;
-        fail(
-            "ranks {} and {} would use the same GPU ({} on {}); start as many "
-            "ranks as there are GPUs, or add --share-gpu",
-            a, b, device.name(), all[a]);
-      }
-    }
-  });
-}
-
 // Makes NCCL take each rank for a host of its own, before its first call:
 // between processes on one GPU it only has its network way.
 void pretend_separate_hosts(World& world) {
@@ -163,7 +146,7 @@ std::unique_ptr<Communicator> make_communicator(World& world, Device& device,
                                                 bool share_gpu) {
   if (device.kind() != Device::Kind::cuda) return make_mpi_communicator(world);
   auto& gpu = dynamic_cast<CudaDevice&>(device);
-  share_gpu ? pretend_separate_hosts(world) : refuse_shared_gpus(world, gpu);
+  if (share_gpu) pretend_separate_hosts(world);
   return std::make_unique<NcclCommunicator>(world, gpu);
 }
 

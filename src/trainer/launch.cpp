@@ -39,17 +39,18 @@ int choose_gpu(const std::vector<CudaDeviceInfo>& mine, bool share,
     // Every rank deals the host's GPUs out to its ranks in the same order.
     std::set<std::string> on_host;
     std::set<std::string> taken;
+    std::vector<int> ranks;
     for (int rank = 0; rank < world.size(); ++rank) {
       if (hosts[rank] != world.place().host) continue;
       const auto view = lines_of(views[rank]);
       on_host.insert(view.begin(), view.end());
+      ranks.push_back(rank);
     }
-    const int local_size = world.place().local_size;
-    require(share || local_size <= std::ssize(on_host),
-            "{} ranks on {} see {} GPU{} between them; start at most {} there, "
-            "or let ranks share one with --share-gpu",
-            local_size, world.place().host, on_host.size(),
-            on_host.size() == 1 ? "" : "s", on_host.size());
+    require(share || ranks.size() <= on_host.size(),
+            "{} ranks on {} ({}) see {} GPU{} between them; start at most {} "
+            "there, or let ranks share one with --share-gpu",
+            ranks.size(), world.place().host, fmt::join(ranks, ", "),
+            on_host.size(), on_host.size() == 1 ? "" : "s", on_host.size());
     int local_rank = 0;
     for (int rank = 0; rank <= world.rank(); ++rank) {
       if (hosts[rank] != world.place().host) continue;

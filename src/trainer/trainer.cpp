@@ -106,18 +106,20 @@ RunData open_data(const Options& options, World& world) {
 
 Trainer::Trainer(const Options& options, World& world, Backend& backend,
                  Communicator& comm, const RunData& data)
-    : options_(options),
-      world_(world),
-      device_(*backend.device),
-      data_(data),
-      engine_(options, backend, comm, *data.training) {
-  const std::int64_t tokens = options.batch_size * options.model.context_length;
-  evaluation_memory_ =
-      device_.allocate(2 * tokens * bytes_of(Dtype::i32) + bytes_of(Dtype::f64),
-                       Category::workspace, "evaluation batch");
-  evaluation_loss_ = evaluation_memory_.tensor(Dtype::f64, {1});
-  evaluation_tokens_ = {
-      evaluation_loss_.as<double>() + 1, Dtype::i32, {2, tokens}};
+    : options_(options), world_(world), device_(*backend.device), data_(data) {
+  // Out of memory on one rank is out of memory for all.
+  world.together([&] {
+    engine_ =
+        std::make_unique<StepEngine>(options, backend, comm, *data.training);
+    const std::int64_t tokens =
+        options.batch_size * options.model.context_length;
+    evaluation_memory_ = device_.allocate(
+        2 * tokens * bytes_of(Dtype::i32) + bytes_of(Dtype::f64),
+        Category::workspace, "evaluation batch");
+    evaluation_loss_ = evaluation_memory_.tensor(Dtype::f64, {1});
+    evaluation_tokens_ = {
+        evaluation_loss_.as<double>() + 1, Dtype::i32, {2, tokens}};
+  });
 
   if (options.init.empty()) {
     initialise_weights(store(), sync(), options.seed);
@@ -128,7 +130,7 @@ Trainer::Trainer(const Options& options, World& world, Backend& backend,
 
 void Trainer::run(RunRecord* record, Console& console) {
   for (std::int64_t step = 1; step <= options_.steps; ++step) {
-    engine_.issue(step);
+    engine_->issue(step);
     // The host stays one step ahead of the device.
     if (step > 1) report(step - 1, record, console);
 
@@ -143,13 +145,13 @@ void Trainer::run(RunRecord* record, Console& console) {
 }
 
 void Trainer::report(std::int64_t step, RunRecord* record, Console& console) {
-  const StepEngine::Result mine = engine_.wait(step);
+  const StepEngine::Result mine = engine_->wait(step);
   const std::vector<double> row = packed(mine.figures, mine.loss);
   const std::vector<double> rows = world_.all_gather(row);
 
   StepFigures figures;
   figures.step = step;
-  figures.learning_rate = engine_.learning_rate(step);
+  figures.learning_rate = engine_->learning_rate(step);
   figures.gradient_norm = mine.gradient_norm;
   figures.tokens = options_.batch_size * options_.model.context_length *
                    options_.grad_accumulation * world_.size();
@@ -182,8 +184,8 @@ double Trainer::validate() {
   for (std::int64_t i = 0; i < options_.validation_batches; ++i) {
     data_.validation->fill(0, i, all.first(tokens), all.last(tokens));
     device_.copy_to_device(evaluation_tokens_, staged.data());
-    engine_.model().forward(evaluation_tokens_.range(0, tokens));
-    engine_.model().loss(
+    engine_->model().forward(evaluation_tokens_.range(0, tokens));
+    engine_->model().loss(
         evaluation_tokens_.range(tokens, tokens), evaluation_loss_,
         1.0 / double(options_.validation_batches), Transformer::Gradient::no);
     device_.synchronize();
@@ -210,9 +212,9 @@ std::vector<std::int32_t> Trainer::generate(
     std::copy(text.end() - length, text.end(), window.begin());
     const Tensor inputs = evaluation_tokens_.range(0, context);
     device_.copy_to_device(inputs, window.data());
-    engine_.model().forward(inputs);
+    engine_->model().forward(inputs);
     download(device_, logits,
-             engine_.model().logits(length - 1).range(0, std::ssize(logits)));
+             engine_->model().logits(length - 1).range(0, std::ssize(logits)));
     const auto bits = random_bits(options_.seed, Stream::generation, 0,
                                   static_cast<std::uint64_t>(i));
     text.push_back(sample(logits, unit_interval(bits[0], bits[1])));

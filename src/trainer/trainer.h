@@ -44,8 +44,8 @@ class Trainer {
   std::vector<std::int32_t> generate(std::span<const std::int32_t> prompt,
                                      std::int64_t count);
 
-  ParameterStore& store() { return engine_.store(); }
-  GradientSync& sync() { return engine_.sync(); }
+  ParameterStore& store() { return engine_->store(); }
+  GradientSync& sync() { return engine_->sync(); }
 
  private:
   void report(std::int64_t step, RunRecord* record, Console& console);
@@ -55,7 +55,7 @@ class Trainer {
   World& world_;
   Device& device_;
   const RunData& data_;
-  StepEngine engine_;
+  std::unique_ptr<StepEngine> engine_;
 
   Buffer evaluation_memory_;
   Tensor evaluation_loss_;    // f64[1]

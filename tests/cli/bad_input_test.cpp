@@ -163,6 +163,17 @@ TEST_F(BadInput, CudaWhereThereIsNone) {
   EXPECT_NE(run.err.find("--device cuda"), std::string::npos) << run.err;
 }
 
+TEST_F(BadInput, AModelThatDoesNotFitSaysWhatHoldsTheMemory) {
+  const Finished run = shell("ulimit -v 8000000; " + launcher(2) +
+                             " --model-size xl --data random --device cpu "
+                             "--context-length 16 --output refused.h5");
+  EXPECT_EQ(run.exit_code, 1) << run.out << run.err;
+  EXPECT_EQ(errors_in(run.err), 1) << run.err;
+  EXPECT_NE(run.err.find("out of memory on"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("parameters"), std::string::npos) << run.err;
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "refused.h5"));
+}
+
 TEST_F(BadInput, RanksWithDifferentOptions) {
   for (const char* options :
        {"--steps 1|--steps 2", "--seed 1|--seed 2", "--sync naive|--lr 1",
