@@ -75,7 +75,7 @@ void CudaOps::embedding(const Tensor& out, const Tensor& weight,
 }
 
 void CudaOps::embedding_backward(const Tensor& dweight, const Tensor& dout,
-                                 const Tensor& ids) {
+                                 const Tensor& ids, Accumulate accumulate) {
   check_matrix(dweight, Dtype::f32, "embedding_backward: dweight");
   check_matrix(dout, dtype_, "embedding_backward: dout");
   check(dout, dtype_, {dout[0], dweight[1]}, "embedding_backward: dout");
@@ -83,9 +83,10 @@ void CudaOps::embedding_backward(const Tensor& dweight, const Tensor& dout,
   void* scratch = scratch_.at_least(
       kernels::embedding_backward_bytes(dout[0], dout[1], dweight[0]));
   with_storage([&]<class T>(T) {
-    kernels::embedding_backward<T>(
-        launch_, as<float>(dweight), rows_of<const T>(dout),
-        as<const std::int32_t>(ids), dweight[0], scratch);
+    kernels::embedding_backward<T>(launch_, as<float>(dweight),
+                                   rows_of<const T>(dout),
+                                   as<const std::int32_t>(ids), dweight[0],
+                                   accumulate == Accumulate::yes, scratch);
   });
 }
 
@@ -107,8 +108,8 @@ void CudaOps::rmsnorm(const Tensor& y, const Tensor& residual,
 
 void CudaOps::rmsnorm_backward(const Tensor& dresidual, const Tensor& dweight,
                                const Tensor& dy, const Tensor& residual,
-                               const Tensor& inverse_rms,
-                               const Tensor& weight) {
+                               const Tensor& inverse_rms, const Tensor& weight,
+                               Accumulate accumulate) {
   check_matrix(dy, dtype_, "rmsnorm_backward: dy");
   check(dresidual, dtype_, dy.shape, "rmsnorm_backward: dresidual");
   check(dweight, Dtype::f32, {dy[1]}, "rmsnorm_backward: dweight");
@@ -122,7 +123,7 @@ void CudaOps::rmsnorm_backward(const Tensor& dresidual, const Tensor& dweight,
         launch_,
         {as<T>(dresidual), as<float>(dweight), as<const T>(dy),
          rows_of<const T>(residual), as<const float>(inverse_rms),
-         as<const T>(weight)},
+         as<const T>(weight), accumulate == Accumulate::yes},
         scratch);
   });
 }
@@ -147,13 +148,13 @@ void CudaOps::linear_backward_input(const Tensor& dx, const Tensor& dy,
 }
 
 void CudaOps::linear_backward_weight(const Tensor& dweight, const Tensor& dy,
-                                     const Tensor& x) {
+                                     const Tensor& x, Accumulate accumulate) {
   check_matrix(dweight, Dtype::f32, "linear_backward_weight: dweight");
   check_matrix(x, dtype_, "linear_backward_weight: x");
   check(x, dtype_, {x[0], dweight[1]}, "linear_backward_weight: x");
   check_wide(dy, dtype_, x[0], dweight[0], "linear_backward_weight: dy");
   gemm_.multiply(transposed(operand(dy, dweight[0])), operand(x), dweight.data,
-                 Dtype::f32, dweight[1], /*accumulate=*/true);
+                 Dtype::f32, dweight[1], accumulate == Accumulate::yes);
 }
 
 void CudaOps::rope(const Heads& x, const Tensor& table, Pass pass) {
@@ -268,12 +269,10 @@ void CudaOps::clip_factor(const Tensor& factor, const Tensor& sum_of_squares,
 
 void CudaOps::adamw(const AdamwRange& range, const Tensor& scalars,
                     const Tensor& factor) {
-  const std::int64_t count = range.master.elements();
-  const bool same_memory =
-      count > 0 && range.parameters.data == range.master.data;
-  check_count(range.parameters, same_memory ? Dtype::f32 : dtype_, count,
-              "adamw: parameters");
-  check_count(range.master, Dtype::f32, count, "adamw: master");
+  const std::int64_t count = range.parameters.elements();
+  check_count(range.parameters, dtype_, count, "adamw: parameters");
+  check_weights(range.parameters, range.remainder, count,
+                /*remainder_needed=*/true, "adamw: parameters");
   check_count(range.gradients, Dtype::f32, count, "adamw: gradients");
   check_count(range.first_moment, Dtype::f32, count, "adamw: first_moment");
   check_count(range.second_moment, Dtype::f32, count, "adamw: second_moment");
@@ -282,11 +281,11 @@ void CudaOps::adamw(const AdamwRange& range, const Tensor& scalars,
   if (count == 0) return;
   with_storage([&]<class T>(T) {
     kernels::adamw<T>(
-        launch_, {same_memory ? nullptr : as<T>(range.parameters),
-                  as<float>(range.master), as<const float>(range.gradients),
-                  as<float>(range.first_moment), as<float>(range.second_moment),
-                  count, range.weight_decay, as<const float>(scalars),
-                  as<const float>(factor)});
+        launch_,
+        {as<T>(range.parameters), as<std::int16_t>(range.remainder),
+         as<const float>(range.gradients), as<float>(range.first_moment),
+         as<float>(range.second_moment), count, range.weight_decay,
+         as<const float>(scalars), as<const float>(factor)});
   });
 }
 
@@ -308,6 +307,30 @@ void CudaOps::cast(const Tensor& out, const Tensor& x) {
       if (n > 0) kernels::cast(launch_, as<To>(out), as<const From>(x), n);
     });
   });
+}
+
+void CudaOps::split_weights(const Tensor& parameters, const Tensor& remainder,
+                            const Tensor& values) {
+  const std::int64_t n = values.elements();
+  check_count(values, Dtype::f32, n, "split_weights: values");
+  check_weights(parameters, remainder, n, /*remainder_needed=*/false,
+                "split_weights: parameters");
+  if (parameters.dtype == Dtype::f32) return cast(parameters, values);
+  if (n == 0) return;
+  kernels::split_weights(launch_, as<bf16>(parameters),
+                         as<std::int16_t>(remainder), as<const float>(values),
+                         n);
+}
+
+void CudaOps::join_weights(const Tensor& values, const Tensor& parameters,
+                           const Tensor& remainder) {
+  const std::int64_t n = values.elements();
+  check_count(values, Dtype::f32, n, "join_weights: values");
+  check_weights(parameters, remainder, n, /*remainder_needed=*/false,
+                "join_weights: parameters");
+  if (!remainder) return cast(values, parameters);
+  kernels::join_weights(launch_, as<float>(values), as<const bf16>(parameters),
+                        as<const std::int16_t>(remainder), n);
 }
 
 Backend make_cuda_backend(int ordinal, Precision precision) {

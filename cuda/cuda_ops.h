@@ -19,21 +19,21 @@ class CudaOps final : public Ops {
   void embedding(const Tensor& out, const Tensor& weight,
                  const Tensor& ids) override;
   void embedding_backward(const Tensor& dweight, const Tensor& dout,
-                          const Tensor& ids) override;
+                          const Tensor& ids, Accumulate accumulate) override;
 
   void rmsnorm(const Tensor& y, const Tensor& residual,
                const Tensor& inverse_rms, const Tensor& x, const Tensor& add,
                const Tensor& weight) override;
   void rmsnorm_backward(const Tensor& dresidual, const Tensor& dweight,
                         const Tensor& dy, const Tensor& residual,
-                        const Tensor& inverse_rms,
-                        const Tensor& weight) override;
+                        const Tensor& inverse_rms, const Tensor& weight,
+                        Accumulate accumulate) override;
 
   void linear(const Tensor& y, const Tensor& x, const Tensor& weight) override;
   void linear_backward_input(const Tensor& dx, const Tensor& dy,
                              const Tensor& weight) override;
   void linear_backward_weight(const Tensor& dweight, const Tensor& dy,
-                              const Tensor& x) override;
+                              const Tensor& x, Accumulate accumulate) override;
 
   void rope(const Heads& x, const Tensor& table, Pass pass) override;
 
@@ -63,6 +63,10 @@ class CudaOps final : public Ops {
 
   void add(const Tensor& sum, const Tensor& x) override;
   void cast(const Tensor& out, const Tensor& x) override;
+  void split_weights(const Tensor& parameters, const Tensor& remainder,
+                     const Tensor& values) override;
+  void join_weights(const Tensor& values, const Tensor& parameters,
+                    const Tensor& remainder) override;
 
  private:
   // body(T{}) with T the storage type of activations and weights.

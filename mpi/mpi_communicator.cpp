@@ -152,6 +152,8 @@ class MpiCommunicator : public Communicator {
         return bfloat_.type;
       case Dtype::i32:
         return MPI_INT32_T;
+      case Dtype::i16:
+        return MPI_INT16_T;
     }
     return MPI_DATATYPE_NULL;
   }

@@ -32,8 +32,10 @@ ncclDataType_t type_of(Dtype dtype) {
       return ncclBfloat16;
     case Dtype::i32:
       return ncclInt32;
+    case Dtype::i16:
+      break;
   }
-  return ncclFloat32;
+  fail("NCCL has no type for {}", name_of(dtype));
 }
 
 // Collectives by NCCL on a stream of their own.

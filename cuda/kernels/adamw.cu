@@ -15,7 +15,7 @@ template <int width, class T>
 __device__ void update(const AdamwUpdate<T>& range, std::int64_t i,
                        const Scalars& with, float factor) {
   float p[width], g[width], m[width], v[width];
-  load(p, range.master + i);
+  load_weights(p, range.parameters + i, range.remainder + i);
   load(g, range.gradients + i);
   load(m, range.first_moment + i);
   load(v, range.second_moment + i);
@@ -29,14 +29,12 @@ __device__ void update(const AdamwUpdate<T>& range, std::int64_t i,
                        (sqrtf(v[w] / with.bias_correction2) + with.epsilon);
     p[w] = p[w] * keep - with.learning_rate * step;
   }
-  store(range.master + i, p);
+  store_weights(range.parameters + i, range.remainder + i, p);
   store(range.first_moment + i, m);
   store(range.second_moment + i, v);
-  if (range.parameters != nullptr) store(range.parameters + i, p);
 }
 
-// Moves 28 bytes an element (p, g, m, v in; p, m, v out), 30 with bf16
-// parameters.
+// Moves 28 bytes an element: p, g, m, v in; p, m, v out.
 template <int width, class T>
 __global__ void adamw_kernel(const AdamwUpdate<T> range) {
   const auto& with = *reinterpret_cast<const Scalars*>(range.scalars);
@@ -58,10 +56,13 @@ template <class T>
 void adamw(const Launch& launch, const AdamwUpdate<T>& range) {
   constexpr int width = 4;
   const bool aligned =
-      rows_are_aligned<float>(0, range.master, range.gradients,
-                              range.first_moment, range.second_moment) &&
+      rows_are_aligned<float>(0, range.gradients, range.first_moment,
+                              range.second_moment) &&
       reinterpret_cast<std::uintptr_t>(range.parameters) %
               (width * sizeof(T)) ==
+          0 &&
+      reinterpret_cast<std::uintptr_t>(range.remainder) %
+              (width * sizeof(std::int16_t)) ==
           0;
   if (aligned) {
     const auto blocks =

@@ -51,6 +51,52 @@ __device__ void store(T* to, const float (&values)[width]) {
   *reinterpret_cast<Pack<T, width>*>(to) = pack;
 }
 
+// fp32 weights from the memory of their bf16 halves and remainders, and back
+// (SplitWeight in core/dtype.h has the formula).
+template <int width>
+__device__ void load_weights(float (&values)[width], const bf16* parameters,
+                             const std::int16_t* remainder) {
+  const auto rounded = *reinterpret_cast<const Pack<bf16, width>*>(parameters);
+  const auto rest =
+      *reinterpret_cast<const Pack<std::int16_t, width>*>(remainder);
+#pragma unroll
+  for (int i = 0; i < width; ++i) {
+    const auto upper = std::uint32_t{__bfloat16_as_ushort(rounded.at[i])} << 16;
+    values[i] = __uint_as_float(
+        upper + static_cast<std::uint32_t>(std::int32_t{rest.at[i]}));
+  }
+}
+template <int width>
+__device__ void store_weights(bf16* parameters, std::int16_t* remainder,
+                              const float (&values)[width]) {
+  Pack<bf16, width> rounded;
+  Pack<std::int16_t, width> rest;
+#pragma unroll
+  for (int i = 0; i < width; ++i) {
+    const std::uint32_t u = __float_as_uint(values[i]);
+    const bool nan = values[i] != values[i];
+    rounded.at[i] = nan ? __float2bfloat16_rn(values[i])
+                        : __ushort_as_bfloat16(
+                              static_cast<unsigned short>((u + 0x8000u) >> 16));
+    rest.at[i] = nan ? std::int16_t{0} : static_cast<std::int16_t>(u & 0xffffu);
+  }
+  *reinterpret_cast<Pack<bf16, width>*>(parameters) = rounded;
+  if (remainder != nullptr) {
+    *reinterpret_cast<Pack<std::int16_t, width>*>(remainder) = rest;
+  }
+}
+// f32 weights have no remainder.
+template <int width>
+__device__ void load_weights(float (&values)[width], const float* parameters,
+                             const std::int16_t*) {
+  load(values, parameters);
+}
+template <int width>
+__device__ void store_weights(float* parameters, std::int16_t*,
+                              const float (&values)[width]) {
+  store(parameters, values);
+}
+
 // The sum over a block's threads, the same on all of them, always added in the
 // same order. Threads are a multiple of 32.
 template <class T>

@@ -30,6 +30,51 @@ __global__ void copy_kernel(To* out, const From* x, std::int64_t n) {
   }
 }
 
+// One thread an element or, where memory is aligned, four.
+template <int width, class Visit>
+__global__ void visit_kernel(std::int64_t n, Visit visit) {
+  const std::int64_t first =
+      (std::int64_t{blockIdx.x} * threads + threadIdx.x) * width;
+  if (first + width <= n) return visit.template at<width>(first);
+  for (std::int64_t i = first; i < n; ++i) visit.template at<1>(i);
+}
+template <class Visit, class... Pointers>
+void visit(const Launch& launch, const char* what, std::int64_t n, Visit visit,
+           Pointers... pointers) {
+  if (rows_are_aligned<float>(0, pointers...)) {
+    visit_kernel<4><<<grid_blocks(divide_up(n, threads * 4), what), threads, 0,
+                      launch.stream>>>(n, visit);
+  } else {
+    visit_kernel<1><<<grid_blocks(divide_up(n, threads), what), threads, 0,
+                      launch.stream>>>(n, visit);
+  }
+  check_launch(what);
+}
+
+struct Split {
+  bf16* parameters;
+  std::int16_t* remainder;
+  const float* values;
+  template <int width>
+  __device__ void at(std::int64_t i) const {
+    float x[width];
+    load(x, values + i);
+    store_weights(parameters + i,
+                  remainder == nullptr ? nullptr : remainder + i, x);
+  }
+};
+struct Join {
+  float* values;
+  const bf16* parameters;
+  const std::int16_t* remainder;
+  template <int width>
+  __device__ void at(std::int64_t i) const {
+    float x[width];
+    load_weights(x, parameters + i, remainder + i);
+    store(values + i, x);
+  }
+};
+
 template <bool accumulate, class To, class From>
 void copy(const Launch& launch, To* out, const From* x, std::int64_t n) {
   // Sixteen bytes of the wider type.
@@ -56,6 +101,19 @@ void cast(const Launch& launch, To* out, const From* x, std::int64_t n) {
 template <class From>
 void add(const Launch& launch, float* sum, const From* x, std::int64_t n) {
   copy<true>(launch, sum, x, n);
+}
+
+void split_weights(const Launch& launch, bf16* parameters,
+                   std::int16_t* remainder, const float* values,
+                   std::int64_t n) {
+  visit(launch, "split weights", n, Split{parameters, remainder, values},
+        parameters, remainder, values);
+}
+
+void join_weights(const Launch& launch, float* values, const bf16* parameters,
+                  const std::int16_t* remainder, std::int64_t n) {
+  visit(launch, "join weights", n, Join{values, parameters, remainder}, values,
+        parameters, remainder);
 }
 
 template void cast(const Launch&, float*, const float*, std::int64_t);

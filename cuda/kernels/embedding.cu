@@ -187,8 +187,14 @@ std::int64_t embedding_backward_bytes(std::int64_t count, std::int64_t width,
 template <class T>
 void embedding_backward(const Launch& launch, float* dweight,
                         const Rows<const T>& dout, const std::int32_t* ids,
-                        std::int64_t vocabulary, void* scratch) {
+                        std::int64_t vocabulary, bool accumulate,
+                        void* scratch) {
   const std::int64_t n = dout.count, d = dout.width;
+  if (!accumulate) {
+    check_cuda(cudaMemsetAsync(dweight, 0, vocabulary * d * sizeof(float),
+                               launch.stream),
+               "cudaMemsetAsync");
+  }
   Layout layout(n, d, vocabulary);
   auto* at = static_cast<std::byte*>(scratch);
   const auto take = [&](std::int64_t bytes) {
@@ -229,11 +235,11 @@ template void embedding(const Launch&, const Rows<bf16>&, const bf16*,
                         const std::int32_t*);
 template void embedding_backward<float>(const Launch&, float*,
                                         const Rows<const float>&,
-                                        const std::int32_t*, std::int64_t,
+                                        const std::int32_t*, std::int64_t, bool,
                                         void*);
 template void embedding_backward<bf16>(const Launch&, float*,
                                        const Rows<const bf16>&,
-                                       const std::int32_t*, std::int64_t,
+                                       const std::int32_t*, std::int64_t, bool,
                                        void*);
 
 }  // namespace lockstep::kernels

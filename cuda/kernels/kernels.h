@@ -38,7 +38,8 @@ std::int64_t embedding_backward_bytes(std::int64_t count, std::int64_t width,
 template <class T>
 void embedding_backward(const Launch&, float* dweight,
                         const Rows<const T>& dout, const std::int32_t* ids,
-                        std::int64_t vocabulary, void* scratch);
+                        std::int64_t vocabulary, bool accumulate,
+                        void* scratch);
 
 // --- residual add + RMSNorm: x [count, width]
 // -----------------------------------
@@ -62,6 +63,7 @@ struct RmsNormBackward {
   Rows<const T> residual;
   const float* inverse_rms;
   const T* weight;
+  bool accumulate;  // into dweight
 };
 std::int64_t rmsnorm_backward_bytes(const Launch&, std::int64_t count,
                                     std::int64_t width);
@@ -112,8 +114,8 @@ void clip_factor(const Launch&, float* factor, const double* sum_of_squares,
 // ------------------------------------------------------------------------
 template <class T>
 struct AdamwUpdate {
-  T* parameters;  // null where they are the master weights
-  float* master;
+  T* parameters;
+  std::int16_t* remainder;  // of bf16 parameters (SplitWeight)
   const float* gradients;
   float* first_moment;
   float* second_moment;
@@ -131,5 +133,10 @@ template <class T>
 void add(const Launch&, float* sum, const T* x, std::int64_t n);
 template <class To, class From>
 void cast(const Launch&, To* out, const From* x, std::int64_t n);
+// fp32 values as bf16 parameters and, unless null, their remainder; and back.
+void split_weights(const Launch&, bf16* parameters, std::int16_t* remainder,
+                   const float* values, std::int64_t n);
+void join_weights(const Launch&, float* values, const bf16* parameters,
+                  const std::int16_t* remainder, std::int64_t n);
 
 }  // namespace lockstep::kernels

@@ -98,10 +98,10 @@ __global__ void rmsnorm_backward_kernel(const RmsNormBackward<T> norm,
   }
 }
 
-// total[column] += Σ partial[row, column]; a block of 32×32 threads takes 32
+// total[column] (+)= Σ partial[row, column]; a block of 32×32 threads takes 32
 // columns.
-__global__ void add_columns_kernel(float* total, const float* partial, int rows,
-                                   std::int64_t d) {
+__global__ void sum_columns_kernel(float* total, const float* partial, int rows,
+                                   std::int64_t d, bool accumulate) {
   __shared__ float sums[32][33];
   const std::int64_t column = std::int64_t{blockIdx.x} * 32 + threadIdx.x;
   float sum = 0;
@@ -116,7 +116,7 @@ __global__ void add_columns_kernel(float* total, const float* partial, int rows,
   if (threadIdx.y != 0 || column >= d) return;
   sum = 0;
   for (int i = 0; i < 32; ++i) sum += sums[i][threadIdx.x];
-  total[column] += sum;
+  total[column] = accumulate ? total[column] + sum : sum;
 }
 
 unsigned backward_blocks(const Launch& launch, std::int64_t count) {
@@ -174,9 +174,10 @@ void rmsnorm_backward(const Launch& launch, const RmsNormBackward<T>& norm,
     launch_backward<T, 1>(launch, norm, partial);
   }
   const unsigned blocks = grid_blocks(divide_up(d, 32), "RMSNorm backward");
-  add_columns_kernel<<<blocks, dim3(32, 32), 0, launch.stream>>>(
+  sum_columns_kernel<<<blocks, dim3(32, 32), 0, launch.stream>>>(
       norm.dweight, partial,
-      static_cast<int>(backward_blocks(launch, norm.residual.count)), d);
+      static_cast<int>(backward_blocks(launch, norm.residual.count)), d,
+      norm.accumulate);
   check_launch("RMSNorm backward");
 }
 

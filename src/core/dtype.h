@@ -6,13 +6,14 @@
 
 namespace lockstep {
 
-enum class Dtype : std::uint8_t { f64, f32, bf16, i32 };
+enum class Dtype : std::uint8_t { f64, f32, bf16, i32, i16 };
 
 constexpr std::int64_t bytes_of(Dtype dtype) {
   switch (dtype) {
     case Dtype::f64:
       return 8;
     case Dtype::bf16:
+    case Dtype::i16:
       return 2;
     default:
       return 4;
@@ -27,6 +28,8 @@ constexpr std::string_view name_of(Dtype dtype) {
       return "f32";
     case Dtype::bf16:
       return "bf16";
+    case Dtype::i16:
+      return "i16";
     default:
       return "i32";
   }
@@ -72,6 +75,32 @@ struct bfloat16 {
   }
 };
 
+// An fp32 weight as a bf16 one and the 16 bits that rounding took from it:
+//   fp32 bits = (bf16 bits << 16) + remainder, as integers.
+// Rounded to the nearest, a tie away from zero, so that the two always give the
+// fp32 value back; NaN stays NaN.
+struct SplitWeight {
+  bfloat16 rounded;
+  std::int16_t remainder = 0;
+
+  SplitWeight(bfloat16 nearest, std::int16_t rest)
+      : rounded(nearest), remainder(rest) {}
+  explicit SplitWeight(float value) {
+    const auto u = std::bit_cast<std::uint32_t>(value);
+    if ((u & 0x7fffffffu) > 0x7f800000u) {
+      rounded = bfloat16(value);
+      return;
+    }
+    rounded.bits = static_cast<std::uint16_t>((u + 0x8000u) >> 16);
+    remainder = static_cast<std::int16_t>(u & 0xffffu);
+  }
+  operator float() const {
+    return std::bit_cast<float>(
+        (static_cast<std::uint32_t>(rounded.bits) << 16) +
+        static_cast<std::uint32_t>(std::int32_t{remainder}));
+  }
+};
+
 template <class T>
 struct dtype_of;
 template <>
@@ -89,6 +118,10 @@ struct dtype_of<bfloat16> {
 template <>
 struct dtype_of<std::int32_t> {
   static constexpr Dtype value = Dtype::i32;
+};
+template <>
+struct dtype_of<std::int16_t> {
+  static constexpr Dtype value = Dtype::i16;
 };
 
 }  // namespace lockstep

@@ -13,7 +13,7 @@ namespace lockstep {
 enum class Category : std::uint8_t {
   parameters,     // weights in the compute dtype, whole or gathered
   gradients,      // fp32 gradients, whole or sharded
-  optimizer,      // fp32 master weights and moments
+  optimizer,      // moments, and what bf16 weights lack of fp32 ones
   activations,    // saved for backward, and the gradients of activations
   communication,  // staging and gather buffers of collectives
   workspace,      // scratch of kernels and libraries, token batches

@@ -64,6 +64,20 @@ Tensor Parameter::gradient() const {
   return unit->gradients.range(offset, elements()).reshaped(shape);
 }
 
+std::vector<Tensor> padding_of(const Unit& unit, const Tensor& flat) {
+  std::vector<Tensor> padding;
+  std::int64_t end = 0;
+  const auto up_to = [&](std::int64_t begin) {
+    if (begin > end) padding.push_back(flat.range(end, begin - end));
+  };
+  for (const Parameter& parameter : unit.members) {
+    up_to(parameter.offset);
+    end = parameter.offset + parameter.elements();
+  }
+  up_to(unit.elements);
+  return padding;
+}
+
 ParameterStore::ParameterStore(const ModelConfig& config, int world_size) {
   const std::int64_t d = config.d_model;
   const std::int64_t ff = config.d_ff;

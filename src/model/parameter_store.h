@@ -8,6 +8,7 @@
 
 #include "core/tensor.h"
 #include "model/model_config.h"
+#include "ops/ops.h"
 
 namespace lockstep {
 
@@ -41,7 +42,13 @@ struct Unit {
 
   Tensor parameters;  // compute dtype [elements], or empty while not held
   Tensor gradients;   // f32 [elements], or empty while not held
+  // Whether gradients hold sums to add to. If not, what is written first
+  // replaces what is there, and nobody needs to zero it.
+  Accumulate accumulate = Accumulate::no;
 };
+
+// The parts of a unit's flat buffer that are padding.
+std::vector<Tensor> padding_of(const Unit& unit, const Tensor& flat);
 
 // The layout of all trainable parameters. Holds no memory on a device.
 class ParameterStore {

@@ -182,7 +182,8 @@ void Transformer::loss(const Tensor& targets, const Tensor& total,
     }
     ops_.cross_entropy_backward(losses, logits, wanted, vocabulary,
                                 static_cast<float>(scale));
-    ops_.linear_backward_weight(unit.members[lm_head].gradient(), logits, x);
+    ops_.linear_backward_weight(unit.members[lm_head].gradient(), logits, x,
+                                row > 0 ? Accumulate::yes : unit.accumulate);
     ops_.linear_backward_input(dbranch_.rows(row, count), logits, head);
   }
   ops_.add_sum(total, losses_.range(0, rows_), scale);
@@ -194,7 +195,7 @@ void Transformer::loss(const Tensor& targets, const Tensor& total,
     ops_.rmsnorm_backward(
         dresidual, unit.members[ln_final].gradient(), dbranch_.rows(0, rows_),
         final_residual_.rows(0, rows_), final_inverse_rms_.range(0, rows_),
-        unit.members[ln_final].value());
+        unit.members[ln_final].value(), unit.accumulate);
     hooks_.gradient_ready(unit.members[ln_final]);
   }
   hooks_.release(unit, pass);
@@ -207,7 +208,8 @@ void Transformer::backward(const Tensor& inputs) {
   Unit& embedding = store_.embedding();
   hooks_.acquire(embedding, Pass::backward);
   ops_.embedding_backward(embedding.members[0].gradient(),
-                          dresidual_.rows(0, rows_), inputs);
+                          dresidual_.rows(0, rows_), inputs,
+                          embedding.accumulate);
   hooks_.gradient_ready(embedding.members[0]);
   hooks_.release(embedding, Pass::backward);
 }
@@ -239,23 +241,25 @@ void Transformer::backward_block(std::int64_t layer) {
   // The feed-forward half: residual + w2·swiglu(w1, w3 of ln2).
   const Tensor dhidden = wide(config_.d_ff), dgate_up = rows(at.gate_up);
   const Tensor norm2 = rows(at.norm2);
-  ops_.linear_backward_weight(gradient(w2), dresidual, rows(at.hidden));
+  ops_.linear_backward_weight(gradient(w2), dresidual, rows(at.hidden),
+                              unit.accumulate);
   ready(w2, w2);
   ops_.linear_backward_input(dhidden, dresidual, weight(w2));
   ops_.swiglu_backward(dgate_up, dhidden, rows(at.gate_up));
   ops_.linear_backward_weight(stacked(unit, unit.gradients, w1, w3), dgate_up,
-                              norm2);
+                              norm2, unit.accumulate);
   ready(w1, w3);
   ops_.linear_backward_input(dbranch, dgate_up,
                              stacked(unit, unit.parameters, w1, w3));
   ops_.rmsnorm_backward(dresidual, gradient(ln2), dbranch, rows(at.residual2),
-                        rows(at.inverse_rms2), weight(ln2));
+                        rows(at.inverse_rms2), weight(ln2), unit.accumulate);
   ready(ln2, ln2);
 
   // The attention half: residual + output_proj·attention(q, k, v of ln1).
   const Tensor attention = rows(at.attention), qkv = rows(at.qkv);
   const Tensor dqkv = wide(3 * d), norm1 = rows(at.norm1);
-  ops_.linear_backward_weight(gradient(output_proj), dresidual, attention);
+  ops_.linear_backward_weight(gradient(output_proj), dresidual, attention,
+                              unit.accumulate);
   ready(output_proj, output_proj);
   ops_.linear_backward_input(dbranch, dresidual, weight(output_proj));
   const Heads dq = packed_heads(dqkv, 0, batch, heads);
@@ -269,12 +273,12 @@ void Transformer::backward_block(std::int64_t layer) {
   ops_.rope(dq, rope_table_, Pass::backward);
   ops_.rope(dk, rope_table_, Pass::backward);
   ops_.linear_backward_weight(stacked(unit, unit.gradients, q_proj, v_proj),
-                              dqkv, norm1);
+                              dqkv, norm1, unit.accumulate);
   ready(q_proj, v_proj);
   ops_.linear_backward_input(dbranch, dqkv,
                              stacked(unit, unit.parameters, q_proj, v_proj));
   ops_.rmsnorm_backward(dresidual, gradient(ln1), dbranch, rows(at.residual1),
-                        rows(at.inverse_rms1), weight(ln1));
+                        rows(at.inverse_rms1), weight(ln1), unit.accumulate);
   ready(ln1, ln1);
 
   hooks_.release(unit, Pass::backward);

@@ -29,6 +29,20 @@ void check_count(const Tensor& tensor, Dtype dtype, std::int64_t elements,
   if (tensor.data == nullptr && elements != 0) fail("{} has no memory", what);
 }
 
+void check_weights(const Tensor& parameters, const Tensor& remainder,
+                   std::int64_t count, bool remainder_needed,
+                   const char* what) {
+  if (parameters.dtype == Dtype::f32) {
+    check_count(parameters, Dtype::f32, count, what);
+    if (remainder) fail("{} are f32 and have a remainder", what);
+    return;
+  }
+  check_count(parameters, Dtype::bf16, count, what);
+  if (remainder || (remainder_needed && count > 0)) {
+    check_count(remainder, Dtype::i16, count, what);
+  }
+}
+
 void check_matrix(const Tensor& tensor, Dtype dtype, const char* what) {
   check_dtype(tensor.dtype, dtype, what);
   if (tensor.shape.rank() != 2 || tensor[0] < 1 || tensor[1] < 1) {

@@ -11,6 +11,10 @@ namespace lockstep {
 
 // Exactly this dtype and shape, and memory behind it.
 void check(const Tensor& tensor, Dtype dtype, Shape shape, const char* what);
+// `count` weights: f32 alone, or bf16 with an i16 remainder, which may be empty
+// where `remainder_needed` is false.
+void check_weights(const Tensor& parameters, const Tensor& remainder,
+                   std::int64_t count, bool remainder_needed, const char* what);
 // This many elements of a dtype, in any shape; none at all is fine.
 void check_count(const Tensor& tensor, Dtype dtype, std::int64_t elements,
                  const char* what);

@@ -43,12 +43,12 @@ class DryOps final : public Ops {
   using T = const Tensor&;
   using H = const Heads&;
   void embedding(T, T, T) override {}
-  void embedding_backward(T, T, T) override {}
+  void embedding_backward(T, T, T, Accumulate) override {}
   void rmsnorm(T, T, T, T, T, T) override {}
-  void rmsnorm_backward(T, T, T, T, T, T) override {}
+  void rmsnorm_backward(T, T, T, T, T, T, Accumulate) override {}
   void linear(T, T, T) override {}
   void linear_backward_input(T, T, T) override {}
-  void linear_backward_weight(T, T, T) override {}
+  void linear_backward_weight(T, T, T, Accumulate) override {}
   void rope(H, T, Pass) override {}
   void attention(H, T, H, H, H, bool) override {}
   void attention_backward(H, H, H, H, H, T, H, H, H, bool) override {}
@@ -62,6 +62,8 @@ class DryOps final : public Ops {
   void adamw(const AdamwRange&, T, T) override {}
   void add(T, T) override {}
   void cast(T, T) override {}
+  void split_weights(T, T, T) override {}
+  void join_weights(T, T, T) override {}
 };
 
 }  // namespace

@@ -27,6 +27,8 @@ Heads packed_heads(const Tensor& qkv, int part, std::int64_t batch,
 Heads row_heads(const Tensor& rows, std::int64_t batch, std::int64_t heads);
 
 enum class Pass { forward, backward };
+// Whether a result is added to what is there or replaces it.
+enum class Accumulate { no, yes };
 
 // One AdamW update's numbers, in device memory as 8 fp32 values in this order,
 // so that a captured step can be replayed with new ones.
@@ -43,9 +45,9 @@ constexpr int adamw_scalar_count = sizeof(AdamwScalars) / sizeof(float);
 
 // A range of optimizer state, all [n].
 struct AdamwRange {
-  Tensor parameters;    // compute dtype, written; or the same memory as master
-  Tensor master;        // f32, read and written
-  Tensor gradients;     // f32, read
+  Tensor parameters;  // compute dtype, read and written
+  Tensor remainder;   // i16, of bf16 parameters (SplitWeight): read and written
+  Tensor gradients;   // f32, read
   Tensor first_moment;  // f32, read and written
   Tensor second_moment;
   float weight_decay = 0;
@@ -61,7 +63,8 @@ struct AdamwRange {
 //    and sums f64; arithmetic is fp32 or wider inside.
 //  - N = B·T rows of tokens, d = d_model, F = d_ff, V = vocabulary size,
 //    H heads of D = d/H.
-//  - "+=" accumulates into what is there; "=" overwrites.
+//  - "=" overwrites, "+=" adds to what is there, "(+)=" does as Accumulate
+//  says.
 //  - The same inputs give the same bits every time: no atomics races.
 //  - Wrong shapes or dtypes are Errors raised before anything is launched.
 //  - Scratch memory is the implementation's own; it may be allocated in the
@@ -74,9 +77,10 @@ class Ops {
   // out[n] = weight[ids[n]]; out a[N, d], weight a[V, d], ids i32[N].
   virtual void embedding(const Tensor& out, const Tensor& weight,
                          const Tensor& ids) = 0;
-  // dweight[ids[n]] += dout[n]; dweight f32[V, d], dout a[N, d].
+  // dweight (+)= the sum of dout[n] in row ids[n], zero elsewhere;
+  // dweight f32[V, d], dout a[N, d].
   virtual void embedding_backward(const Tensor& dweight, const Tensor& dout,
-                                  const Tensor& ids) = 0;
+                                  const Tensor& ids, Accumulate accumulate) = 0;
 
   // --- residual add + RMSNorm (Zhang & Sennrich 2019, eq. 4; eps 1e-5) ----
   // residual = x + add (or x where add is empty);
@@ -86,12 +90,12 @@ class Ops {
   virtual void rmsnorm(const Tensor& y, const Tensor& residual,
                        const Tensor& inverse_rms, const Tensor& x,
                        const Tensor& add, const Tensor& weight) = 0;
-  // dresidual += the norm's input gradient; dweight f32[d] +=.
+  // dresidual += the norm's input gradient; dweight f32[d] (+)= its own.
   // dresidual a[N, d] holds the gradient that bypasses the norm, dy a[N, d].
   virtual void rmsnorm_backward(const Tensor& dresidual, const Tensor& dweight,
                                 const Tensor& dy, const Tensor& residual,
-                                const Tensor& inverse_rms,
-                                const Tensor& weight) = 0;
+                                const Tensor& inverse_rms, const Tensor& weight,
+                                Accumulate accumulate) = 0;
 
   // --- linear layers (weight [out, in], no bias) ---------------------------
   // Rows of y, and of dy, may be wider than `out`: then y's second extent is
@@ -102,9 +106,10 @@ class Ops {
   // dx = dy·weight; dx a[N, in].
   virtual void linear_backward_input(const Tensor& dx, const Tensor& dy,
                                      const Tensor& weight) = 0;
-  // dweight += dyᵀ·x; dweight f32[out, in].
+  // dweight (+)= dyᵀ·x; dweight f32[out, in].
   virtual void linear_backward_weight(const Tensor& dweight, const Tensor& dy,
-                                      const Tensor& x) = 0;
+                                      const Tensor& x,
+                                      Accumulate accumulate) = 0;
 
   // --- RoPE (Su et al. 2021, eq. 34) -----------------------------------------
   // Rotates each pair (2i, 2i+1) of token t by table[t, i] = (cos, sin), in
@@ -164,10 +169,21 @@ class Ops {
   // sum f32[n] += x, f32 or bf16 [n].
   virtual void add(const Tensor& sum, const Tensor& x) = 0;
 
-  // --- dtypes
-  // ----------------------------------------------------------------- out[i] =
-  // x[i], each f32 or bf16 (rounded to nearest even).
+  // --- dtypes ---------------------------------------------------------------
+  // out[i] = x[i], each f32 or bf16 (rounded to nearest even).
   virtual void cast(const Tensor& out, const Tensor& x) = 0;
+
+  // --- weights and their fp32 values
+  // ------------------------------------------ A weight in bf16 and its
+  // remainder (SplitWeight) hold an fp32 value between them; one in f32 holds
+  // it alone, and has an empty remainder. values f32[n], parameters f32 or bf16
+  // [n], remainder i16[n] or empty. parameters and remainder = values; an empty
+  // remainder is let go of.
+  virtual void split_weights(const Tensor& parameters, const Tensor& remainder,
+                             const Tensor& values) = 0;
+  // values = what parameters and remainder hold.
+  virtual void join_weights(const Tensor& values, const Tensor& parameters,
+                            const Tensor& remainder) = 0;
 };
 
 // cos and sin of t·theta^(−2i/D) for Ops::rope, computed in fp64 and rounded

@@ -14,9 +14,9 @@ void append_ranges(const Shard& shard, const AdamwSettings& settings,
     end = std::min(end, shard.begin + shard.count) - shard.begin;
     if (begin >= end) return;
     const auto cut = [&](const Tensor& t) {
-      return t.range(begin, end - begin);
+      return t ? t.range(begin, end - begin) : t;
     };
-    ranges.push_back({cut(shard.parameters), cut(shard.master),
+    ranges.push_back({cut(shard.parameters), cut(shard.remainder),
                       cut(shard.gradients), cut(shard.first_moment),
                       cut(shard.second_moment), static_cast<float>(decay)});
   };

@@ -8,8 +8,7 @@ Shard::Shard(Device& device, Unit& owner, std::int64_t first, Tensor values,
       begin(first),
       count(values.elements()),
       parameters(values),
-      gradients(grads),
-      master(values) {
+      gradients(grads) {
   require(begin + count <= unit->elements,
           "a shard of '{}' has {} parameters from element {}", unit->name,
           count, begin);
@@ -18,9 +17,10 @@ Shard::Shard(Device& device, Unit& owner, std::int64_t first, Tensor values,
           "a shard of '{}' has {} parameters and {} gradients", unit->name,
           count, gradients.elements());
   if (parameters.dtype != Dtype::f32) {
-    master_memory_ = device.allocate(Dtype::f32, {count}, Category::optimizer,
-                                     unit->name + " master weights");
-    master = master_memory_.tensor(Dtype::f32, {count});
+    remainder_memory_ =
+        device.allocate(Dtype::i16, {count}, Category::optimizer,
+                        unit->name + " weights' remainder");
+    remainder = remainder_memory_.tensor(Dtype::i16, {count});
   }
   moments_memory_ = device.allocate(
       Dtype::f32, {2 * count}, Category::optimizer, unit->name + " moments");

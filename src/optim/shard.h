@@ -15,9 +15,8 @@ class Shard {
  public:
   // Elements [begin, begin + count) of the unit. parameters: compute dtype
   // [count]; gradients: f32 [count], or empty where nothing is trained; both
-  // are the caller's memory. Allocates the moments, and fp32 master weights
-  // where `parameters` isn't f32 (otherwise they are the parameters
-  // themselves); without gradients, neither.
+  // are the caller's memory. Allocates the moments, and what bf16 parameters
+  // lack of fp32 ones; without gradients, neither.
   Shard(Device& device, Unit& unit, std::int64_t begin, Tensor parameters,
         Tensor gradients);
 
@@ -26,12 +25,12 @@ class Shard {
   std::int64_t count;
   Tensor parameters;
   Tensor gradients;
-  Tensor master;         // f32 [count]; without gradients, the parameters
+  Tensor remainder;  // i16 [count] of bf16 parameters (SplitWeight), or empty
   Tensor first_moment;   // f32 [count]
   Tensor second_moment;  // f32 [count]
 
  private:
-  Buffer master_memory_;
+  Buffer remainder_memory_;
   Buffer moments_memory_;
 };
 

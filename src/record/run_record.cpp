@@ -66,7 +66,7 @@ constexpr std::array<const char*, phase_count> phase_descriptions = {
 constexpr std::array<const char*, category_count> category_descriptions = {
     "weights in the compute dtype",
     "fp32 gradients",
-    "fp32 master weights and moments",
+    "moments, and what bf16 weights lack of fp32 ones",
     "activations and their gradients",
     "staging buffers of collectives",
     "scratch of kernels and libraries, token batches"};

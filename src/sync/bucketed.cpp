@@ -36,7 +36,6 @@ Bucketed::Bucketed(const SyncContext& context, OptimizerState state)
 }
 
 void Bucketed::begin_step() {
-  Replica::begin_step();
   for (Bucket& bucket : buckets_) bucket.pending = bucket.members;
 }
 

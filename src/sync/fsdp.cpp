@@ -4,9 +4,11 @@ namespace lockstep {
 
 Fsdp::Fsdp(const SyncContext& context)
     : GradientSync(context),
-      weights_(context_, Category::parameters, "weight shards") {
+      weights_(context_, context_.parameter_dtype, Category::parameters,
+               "weight shards") {
   if (context_.trains) {
-    gradients_ = ShardBuffer(context_, Category::gradients, "gradient shards");
+    gradients_ = ShardBuffer(context_, Dtype::f32, Category::gradients,
+                             "gradient shards");
   }
   for (Unit& unit : context_.store.units()) {
     shards_.emplace_back(context_.device, unit,

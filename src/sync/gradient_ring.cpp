@@ -31,7 +31,10 @@ void GradientRing::acquire(Unit& unit) {
   Slot& slot = slots_[next_];
   complete(slot);
   unit.gradients = slot.gradients.range(0, unit.elements);
-  context_.device.zero(unit.gradients);
+  unit.accumulate = Accumulate::no;
+  for (const Tensor& gap : padding_of(unit, unit.gradients)) {
+    context_.device.zero(gap);  // another unit's gradients were there
+  }
 }
 
 void GradientRing::release(Unit& unit) {

@@ -16,7 +16,7 @@ class GradientRing {
   // shards[i] is this rank's share of unit i.
   GradientRing(const SyncContext& context, std::span<Shard> shards);
 
-  void acquire(Unit& unit);  // zeroed gradients to accumulate into
+  void acquire(Unit& unit);  // memory for its gradients
   void release(Unit& unit);  // they are complete for this micro-step
   void finish();             // every shard has its sums
 

@@ -21,30 +21,26 @@ void GradientSync::take(Unit& unit, const Tensor& values) {
   for (const Shard& shard : owned()) {
     if (shard.unit != &unit) continue;
     const Tensor mine = values.range(shard.begin, shard.count);
-    context_.ops.cast(shard.master, mine);
-    if (shard.parameters.data != shard.master.data) {
-      context_.ops.cast(shard.parameters, mine);
-    }
+    context_.ops.split_weights(shard.parameters, shard.remainder, mine);
   }
 }
 
 void GradientSync::save(const Unit& unit, std::span<float> values) {
-  std::fill(values.begin(), values.end(), 0.0f);
-  for (const Shard& shard : owned()) {
-    if (shard.unit != &unit) continue;
-    download(context_.device, values.subspan(shard.begin, shard.count),
-             shard.master);
-  }
-  if (!sharded()) return;
-  // Where one rank has a weight, all others have zero: the sum is the whole.
   const Buffer memory =
       context_.device.allocate(Dtype::f32, {unit.elements},
                                Category::communication, "weights on their way");
   const Tensor whole = memory.tensor(Dtype::f32, {unit.elements});
-  upload(context_.device, whole, values);
-  order_after_compute();
-  context_.comm.all_reduce(whole, Reduction::sum);
-  context_.comm.join(context_.device, context_.comm.record());
+  for (const Shard& shard : owned()) {
+    if (shard.unit != &unit) continue;
+    context_.ops.join_weights(whole.range(shard.begin, shard.count),
+                              shard.parameters, shard.remainder);
+  }
+  if (sharded()) {
+    // Where one rank has a weight, all others have zero: the sum is the whole.
+    order_after_compute();
+    context_.comm.all_reduce(whole, Reduction::sum);
+    context_.comm.join(context_.device, context_.comm.record());
+  }
   download(context_.device, values, whole);
 }
 

@@ -59,7 +59,7 @@ class GradientSync : public ParameterHooks {
   // The unit's fp32 weights to host memory, on every rank. Every rank calls.
   void save(const Unit& unit, std::span<float> values);
 
-  virtual void begin_step() = 0;  // gradients are zero after this
+  virtual void begin_step() {}  // no gradients yet
   // Micro-step `index` of `count` starts; only after the last one's backward
   // pass are gradients complete.
   virtual void begin_micro_step(int index, int count) {

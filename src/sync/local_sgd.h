@@ -13,14 +13,17 @@ class LocalSgd : public Replica {
 
   void publish() override {
     if (++steps_ % context_.options.local_steps != 0) return;
-    order_after_compute();
+    // The weights in fp32 travel in the memory of gradients, now spent.
     for (const Shard& shard : shards_) {
-      context_.comm.all_reduce(shard.master, Reduction::average);
+      context_.ops.join_weights(shard.gradients, shard.parameters,
+                                shard.remainder);
     }
+    order_after_compute();
+    context_.comm.all_reduce(gradients_.all(), Reduction::average);
     context_.comm.join(context_.device, context_.comm.record());
-    if (context_.parameter_dtype == Dtype::f32) return;  // the same memory
     for (const Shard& shard : shards_) {
-      context_.ops.cast(shard.parameters, shard.master);
+      context_.ops.split_weights(shard.parameters, shard.remainder,
+                                 shard.gradients);
     }
   }
 

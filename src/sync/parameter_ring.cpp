@@ -31,12 +31,9 @@ ParameterRing::Slot& ParameterRing::gathered(Unit& unit) {
 
   const auto slot = holding(nullptr);
   require(slot != slots_.end(), "no buffer is free to gather '{}'", unit.name);
-  const Shard& shard = shards_[unit.index];
-  const Tensor whole = slot->parameters.range(0, unit.elements);
-  const Tensor mine = whole.range(shard.begin, shard.count);
-  context_.ops.cast(mine, shard.master);
   context_.comm.wait(context_.device.record());
-  context_.comm.all_gather(whole, mine);
+  context_.comm.all_gather(slot->parameters.range(0, unit.elements),
+                           shards_[unit.index].parameters);
   slot->arrived = context_.comm.record();
   slot->unit = &unit;
   return *slot;

@@ -24,12 +24,15 @@ Replica::Replica(const SyncContext& context, OptimizerState state)
 }
 
 void Replica::take(Unit& unit, const Tensor& values) {
-  context_.ops.cast(unit.parameters, values);
+  context_.ops.split_weights(unit.parameters, {}, values);
   GradientSync::take(unit, values);
 }
 
-void Replica::begin_step() {
-  if (context_.trains) context_.device.zero(gradients_.all());
+void Replica::begin_micro_step(int index, int count) {
+  GradientSync::begin_micro_step(index, count);
+  for (Unit& unit : context_.store.units()) {
+    unit.accumulate = index > 0 ? Accumulate::yes : Accumulate::no;
+  }
 }
 
 Tensor Replica::on_the_wire(const Tensor& gradients) const {

@@ -15,7 +15,7 @@ class Replica : public GradientSync {
   explicit Replica(const SyncContext& context)
       : Replica(context, OptimizerState::whole) {}
 
-  void begin_step() override;
+  void begin_micro_step(int index, int count) override;
   void finish() override {}
   std::span<Shard> owned() override { return shards_; }
 

@@ -18,19 +18,20 @@ inline ShardBounds shard_bounds(const Unit& unit, const Communicator& comm) {
   return {comm.rank() * count, count};
 }
 
-// All units' shares of this rank in one fp32 buffer: a flat buffer of shards.
+// All units' shares of this rank in one buffer: a flat buffer of shards.
 class ShardBuffer {
  public:
   ShardBuffer() = default;
-  ShardBuffer(const SyncContext& context, Category category, const char* name) {
+  ShardBuffer(const SyncContext& context, Dtype dtype, Category category,
+              const char* name) {
     std::int64_t elements = 0;
     for (const Unit& unit : context.store.units()) {
       begins_.push_back(elements);
       elements += shard_bounds(unit, context.comm).count;
     }
     begins_.push_back(elements);
-    memory_ = context.device.allocate(Dtype::f32, {elements}, category, name);
-    all_ = memory_.tensor(Dtype::f32, {elements});
+    memory_ = context.device.allocate(dtype, {elements}, category, name);
+    all_ = memory_.tensor(dtype, {elements});
   }
   const Tensor& all() const { return all_; }
   Tensor of(const Unit& unit) const {

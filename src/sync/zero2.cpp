@@ -7,7 +7,8 @@ Zero2::Zero2(const SyncContext& context)
       parameters_(context_.device, context_.store, context_.parameter_dtype,
                   &Unit::parameters, Category::parameters, "parameters") {
   if (context_.trains) {
-    gradients_ = ShardBuffer(context_, Category::gradients, "gradient shards");
+    gradients_ = ShardBuffer(context_, Dtype::f32, Category::gradients,
+                             "gradient shards");
   }
   for (Unit& unit : context_.store.units()) {
     const auto [begin, count] = shard_bounds(unit, context_.comm);
@@ -19,7 +20,7 @@ Zero2::Zero2(const SyncContext& context)
 }
 
 void Zero2::take(Unit& unit, const Tensor& values) {
-  context_.ops.cast(unit.parameters, values);
+  context_.ops.split_weights(unit.parameters, {}, values);
   GradientSync::take(unit, values);
 }
 

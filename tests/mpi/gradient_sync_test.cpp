@@ -185,7 +185,7 @@ TEST_P(Strategy, KeepsFp32GradientsOfWhatItOwns) {
   std::int64_t elements = 0;
   for (const Shard& shard : mine.engine().sync().owned()) {
     EXPECT_EQ(shard.gradients.dtype, Dtype::f32);
-    EXPECT_EQ(shard.master.dtype, Dtype::f32);
+    EXPECT_EQ(shard.remainder.dtype, Dtype::i16);
     EXPECT_EQ(shard.gradients.elements(), shard.count);
     elements += shard.count;
   }

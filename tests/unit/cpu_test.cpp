@@ -47,7 +47,8 @@ TEST(CpuBackend, GivesTheSameResultsOnAnyNumberOfThreads) {
     upload(device, weight.tensor(Dtype::f32, {width}), Floats(width, 1));
     backend.ops->rmsnorm_backward(dx.tensor(Dtype::f32, {rows, width}), out, xt,
                                   xt, inverse.tensor(Dtype::f32, {rows}),
-                                  weight.tensor(Dtype::f32, {width}));
+                                  weight.tensor(Dtype::f32, {width}),
+                                  Accumulate::yes);
     backend.ops->add_sum_of_squares(total.tensor(Dtype::f64, {1}),
                                     xt.range(0, rows * width));
     results.emplace_back(width);

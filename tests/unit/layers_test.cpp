@@ -26,7 +26,7 @@ class RmsNorm : public BackendTest {
     ops().rmsnorm(y, residual, inverse_rms, activations(x, shape),
                   add.empty() ? Tensor() : activations(add, shape), w);
     ops().rmsnorm_backward(dresidual, dweight, activations(dy, shape), residual,
-                           inverse_rms, w);
+                           inverse_rms, w, Accumulate::yes);
     return {get(y), get(residual), get(dresidual), get(dweight)};
   }
 };
@@ -41,6 +41,19 @@ TEST_P(RmsNorm, MatchesPyTorchInDoublePrecision) {
             tolerance());
   EXPECT_LE(relative_error(got.dweight, reference("ops/rmsnorm/dw")),
             tolerance());
+}
+
+TEST_P(RmsNorm, WritesItsWeightsGradientOverWhatIsThere) {
+  const Shape shape{33, 24};
+  const Tensor x = activations(random_activations(33 * 24, 1), shape);
+  const Tensor w = activations(random_activations(24, 2), {24});
+  const Tensor inverse = fp32(Floats(33, 0.5f), {33});
+  const Tensor dx = zeros(dtype(), shape);
+  const Tensor added = zeros(Dtype::f32, {24});
+  const Tensor written = fp32(Floats(24, NAN), {24});
+  ops().rmsnorm_backward(dx, added, x, x, inverse, w, Accumulate::yes);
+  ops().rmsnorm_backward(dx, written, x, x, inverse, w, Accumulate::no);
+  EXPECT_EQ(get(written), get(added));
 }
 
 TEST_P(RmsNorm, AddsTheBranchBeforeItNorms) {
@@ -99,10 +112,10 @@ TEST_P(RmsNorm, AccumulatesTheGradientOfItsWeightTheSameWayEveryTime) {
   const Tensor once = zeros(Dtype::f32, {width});
   const Tensor again = zeros(Dtype::f32, {width});
   const Tensor dx = zeros(dtype(), {rows, width});
-  ops().rmsnorm_backward(dx, once, x, x, inverse, w);
-  ops().rmsnorm_backward(dx, again, x, x, inverse, w);
+  ops().rmsnorm_backward(dx, once, x, x, inverse, w, Accumulate::yes);
+  ops().rmsnorm_backward(dx, again, x, x, inverse, w, Accumulate::yes);
   EXPECT_EQ(get(once), get(again));
-  ops().rmsnorm_backward(dx, again, x, x, inverse, w);
+  ops().rmsnorm_backward(dx, again, x, x, inverse, w, Accumulate::yes);
   Floats twice = get(once);
   for (float& value : twice) value *= 2;
   EXPECT_LE(relative_error(get(again), twice), 1e-6);
@@ -115,9 +128,9 @@ TEST_P(RmsNorm, RefusesWrongShapes) {
   EXPECT_THROW(ops().rmsnorm(x, x.rows(0, 3), inverse, x, {}, w), Error);
   EXPECT_THROW(ops().rmsnorm(x, x, inverse.range(0, 3), x, {}, w), Error);
   EXPECT_THROW(ops().rmsnorm(x, x, inverse, x, x.rows(0, 2), w), Error);
-  EXPECT_THROW(
-      ops().rmsnorm_backward(x, zeros(Dtype::i32, {8}), x, x, inverse, w),
-      Error);
+  EXPECT_THROW(ops().rmsnorm_backward(x, zeros(Dtype::i32, {8}), x, x, inverse,
+                                      w, Accumulate::yes),
+               Error);
 }
 
 // --- RoPE
@@ -345,7 +358,7 @@ TEST_P(Embedding, AddsUpTheGradientsOfRepeatedIds) {
     const Floats before = random_floats(vocabulary * width, 3);
     const Tensor dweight = fp32(before, {vocabulary, width});
     ops().embedding_backward(dweight, activations(dout, {count, width}),
-                             ids(picked));
+                             ids(picked), Accumulate::yes);
     Doubles wanted(before.begin(), before.end());
     for (std::int64_t i = 0; i < count * width; ++i) {
       wanted[picked[i / width] * width + i % width] += dout[i];
@@ -357,6 +370,18 @@ TEST_P(Embedding, AddsUpTheGradientsOfRepeatedIds) {
   }
 }
 
+TEST_P(Embedding, WritesItsGradientOverWhatIsThere) {
+  const std::int64_t count = 100, width = 24, vocabulary = 11;
+  const Tensor picked = ids(random_ids(count, 8, 1));
+  const Tensor dout =
+      activations(random_activations(count * width, 2), {count, width});
+  const Tensor added = zeros(Dtype::f32, {vocabulary, width});
+  const Tensor written = fp32(Floats(vocabulary * width, NAN), added.shape);
+  ops().embedding_backward(added, dout, picked, Accumulate::yes);
+  ops().embedding_backward(written, dout, picked, Accumulate::no);
+  EXPECT_EQ(get(written), get(added));
+}
+
 TEST_P(Embedding, GivesTheSameBitsEveryTime) {
   const std::int64_t count = 4096, width = 48;
   const Tensor picked = ids(random_ids(count, 3, 1));
@@ -365,7 +390,7 @@ TEST_P(Embedding, GivesTheSameBitsEveryTime) {
   Floats first;
   for (int repeat = 0; repeat < 5; ++repeat) {
     const Tensor dweight = zeros(Dtype::f32, {5, width});
-    ops().embedding_backward(dweight, dout, picked);
+    ops().embedding_backward(dweight, dout, picked, Accumulate::yes);
     if (repeat == 0) first = get(dweight);
     EXPECT_EQ(get(dweight), first);
   }
@@ -379,7 +404,7 @@ TEST_P(Embedding, RefusesWrongShapes) {
       ops().embedding(zeros(dtype(), {5, 7}), weight, ids({1, 2, 3, 4, 5})),
       Error);
   EXPECT_THROW(ops().embedding_backward(zeros(Dtype::i32, {11, 8}), out,
-                                        ids({1, 2, 3, 4, 5})),
+                                        ids({1, 2, 3, 4, 5}), Accumulate::yes),
                Error);
   if (!on_cpu()) return;  // a GPU would have to read the ids back
   EXPECT_THROW(ops().embedding(out, weight, ids({1, 2, 3, 4, 11})), Error);

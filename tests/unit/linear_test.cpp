@@ -78,10 +78,23 @@ TEST_P(Linear, AddsTheGradientOfItsWeightToWhatIsThere) {
     const Floats before = random_floats(s.out * s.in, 4, 10);
     const Tensor dw = fp32(before, {s.out, s.in});
     ops().linear_backward_weight(dw, activations(dy, {s.rows, s.out}),
-                                 activations(x, {s.rows, s.in}));
+                                 activations(x, {s.rows, s.in}),
+                                 Accumulate::yes);
     Doubles wanted = exact_dw();
     for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] += before[i];
     EXPECT_LE(relative_error(get(dw), wanted), tolerance())
+        << s.rows << " " << s.out << " " << s.in;
+  }
+}
+
+TEST_P(Linear, WritesTheGradientOfItsWeightOverWhatIsThere) {
+  for (const Sizes& sizes : sizes_to_try) {
+    use(sizes);
+    const Tensor dw = fp32(Floats(s.out * s.in, NAN), {s.out, s.in});
+    ops().linear_backward_weight(dw, activations(dy, {s.rows, s.out}),
+                                 activations(x, {s.rows, s.in}),
+                                 Accumulate::no);
+    EXPECT_LE(relative_error(get(dw), exact_dw()), tolerance())
         << s.rows << " " << s.out << " " << s.in;
   }
 }
@@ -113,7 +126,8 @@ TEST_P(Linear, ReadsGradientsFromWiderRows) {
   const Tensor dx = zeros(dtype(), {s.rows, s.in});
   const Tensor dw = zeros(Dtype::f32, {s.out, s.in});
   ops().linear_backward_input(dx, wide_dy, activations(w, {s.out, s.in}));
-  ops().linear_backward_weight(dw, wide_dy, activations(x, {s.rows, s.in}));
+  ops().linear_backward_weight(dw, wide_dy, activations(x, {s.rows, s.in}),
+                               Accumulate::yes);
   EXPECT_LE(relative_error(get(dx), exact_dx()), tolerance());
   EXPECT_LE(relative_error(get(dw), exact_dw()), tolerance());
 }
@@ -124,8 +138,8 @@ TEST_P(Linear, GivesTheSameBitsEveryTime) {
   const Tensor dw2 = zeros(Dtype::f32, {s.out, s.in});
   const Tensor dyt = activations(dy, {s.rows, s.out});
   const Tensor xt = activations(x, {s.rows, s.in});
-  ops().linear_backward_weight(dw1, dyt, xt);
-  ops().linear_backward_weight(dw2, dyt, xt);
+  ops().linear_backward_weight(dw1, dyt, xt, Accumulate::yes);
+  ops().linear_backward_weight(dw2, dyt, xt, Accumulate::yes);
   EXPECT_EQ(get(dw1), get(dw2));
 }
 
@@ -137,7 +151,7 @@ TEST_P(Linear, AllocatesNothingOnceItHasSeenItsShapes) {
   const Tensor dw = zeros(Dtype::f32, {s.out, s.in});
   const auto step = [&] {
     ops().linear(y, xt, wt);
-    ops().linear_backward_weight(dw, y, xt);
+    ops().linear_backward_weight(dw, y, xt, Accumulate::yes);
     ops().linear_backward_input(xt, y, wt);
   };
   step();
@@ -159,8 +173,10 @@ TEST_P(Linear, RefusesWrongShapesAndDtypesBeforeItWrites) {
   EXPECT_THROW(ops().linear(y, ints, wt), Error);
   EXPECT_THROW(ops().linear(y, Tensor(), wt), Error);
   EXPECT_THROW(ops().linear_backward_input(xt, narrow, wt), Error);
-  EXPECT_THROW(ops().linear_backward_weight(dw, narrow, xt), Error);
-  EXPECT_THROW(ops().linear_backward_weight(dw.reshaped({24, 16}), y, xt),
+  EXPECT_THROW(ops().linear_backward_weight(dw, narrow, xt, Accumulate::yes),
+               Error);
+  EXPECT_THROW(ops().linear_backward_weight(dw.reshaped({24, 16}), y, xt,
+                                            Accumulate::yes),
                Error);
   EXPECT_EQ(get(y), Floats(7 * 16, 3));
   EXPECT_EQ(get(dw), Floats(16 * 24, 3));

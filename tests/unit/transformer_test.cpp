@@ -197,6 +197,7 @@ TEST_P(TransformerTest, AccumulatesGradientsOverMicroSteps) {
   };
   pass();
   const auto once = values_of(device, store.block(0).gradients);
+  for (Unit& unit : store.units()) unit.accumulate = Accumulate::yes;
   pass();
   auto twice = values_of(device, store.block(0).gradients);
   for (float& value : twice) value /= 2;

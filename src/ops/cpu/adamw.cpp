@@ -10,16 +10,15 @@ namespace lockstep {
 void CpuOps::adamw(const AdamwRange& range, const Tensor& scalars,
                    const Tensor& factor) {
   const std::int64_t count = range.parameters.elements();
-  const bool same_memory = range.parameters.dtype == Dtype::f32 &&
-                           range.parameters.data == range.master.data;
-  check_count(range.parameters, same_memory ? Dtype::f32 : dtype_, count,
-              "adamw: parameters");
-  check_count(range.master, Dtype::f32, count, "adamw: master");
+  check_count(range.parameters, dtype_, count, "adamw: parameters");
+  check_weights(range.parameters, range.remainder, count,
+                /*remainder_needed=*/true, "adamw: parameters");
   check_count(range.gradients, Dtype::f32, count, "adamw: gradients");
   check_count(range.first_moment, Dtype::f32, count, "adamw: first_moment");
   check_count(range.second_moment, Dtype::f32, count, "adamw: second_moment");
   check_count(scalars, Dtype::f32, adamw_scalar_count, "adamw: scalars");
   check_count(factor, Dtype::f32, 1, "adamw: factor");
+  if (count == 0) return;
 
   const float* s = scalars.as<float>();
   const AdamwScalars at{s[0], s[1], s[2], s[3], s[4], s[5]};
@@ -31,9 +30,8 @@ void CpuOps::adamw(const AdamwRange& range, const Tensor& scalars,
   const auto unbias =
       static_cast<float>(1.0 / std::sqrt(double(at.bias_correction2)));
 
-  const auto update = [&]<class T>(T) {
-    T* parameters = range.parameters.as<T>();
-    float* master = range.master.as<float>();
+  // read(i) and write(i, p): a parameter's fp32 value.
+  const auto update = [&](auto read, auto write) {
     const float* gradients = range.gradients.as<float>();
     float* first = range.first_moment.as<float>();
     float* second = range.second_moment.as<float>();
@@ -44,15 +42,30 @@ void CpuOps::adamw(const AdamwRange& range, const Tensor& scalars,
         const float m = at.beta1 * first[i] + (1.0f - at.beta1) * g;
         const float v = at.beta2 * second[i] + (1.0f - at.beta2) * g * g;
         const float root = std::sqrt(v) * unbias + at.epsilon;
-        const float p = master[i] * keep - step * m / root;
+        const float p = read(i) * keep - step * m / root;
         first[i] = m;
         second[i] = v;
-        master[i] = p;
-        store(parameters[i], p);
+        write(i, p);
       }
     });
   };
-  range.parameters.dtype == Dtype::f32 ? update(float{}) : update(bfloat16{});
+  if (dtype_ == Dtype::f32) {
+    float* parameters = range.parameters.as<float>();
+    update([=](std::int64_t i) { return parameters[i]; },
+           [=](std::int64_t i, float p) { parameters[i] = p; });
+  } else {
+    auto* rounded = range.parameters.as<bfloat16>();
+    auto* rest = range.remainder.as<std::int16_t>();
+    update(
+        [=](std::int64_t i) -> float {
+          return SplitWeight(rounded[i], rest[i]);
+        },
+        [=](std::int64_t i, float p) {
+          const SplitWeight weight(p);
+          rounded[i] = weight.rounded;
+          rest[i] = weight.remainder;
+        });
+  }
 }
 
 }  // namespace lockstep

@@ -34,7 +34,46 @@ void with_element(const Tensor& x, const char* what, Apply apply) {
   fail("{} is {}, wanted f32 or bf16", what, name_of(x.dtype));
 }
 
+template <class Visit>
+void for_elements(std::int64_t count, Visit visit) {
+  parallel_pieces(count, [&](std::int64_t begin, std::int64_t end) {
+#pragma omp simd
+    for (std::int64_t i = begin; i < end; ++i) visit(i);
+  });
+}
+
 }  // namespace
+
+void CpuOps::split_weights(const Tensor& parameters, const Tensor& remainder,
+                           const Tensor& values) {
+  const std::int64_t count = values.elements();
+  check_count(values, Dtype::f32, count, "split_weights: values");
+  check_weights(parameters, remainder, count, /*remainder_needed=*/false,
+                "split_weights: parameters");
+  if (parameters.dtype == Dtype::f32) return cast(parameters, values);
+  const float* from = values.as<float>();
+  auto* rounded = parameters.as<bfloat16>();
+  auto* rest = remainder ? remainder.as<std::int16_t>() : nullptr;
+  for_elements(count, [=](std::int64_t i) {
+    const SplitWeight weight(from[i]);
+    rounded[i] = weight.rounded;
+    if (rest != nullptr) rest[i] = weight.remainder;
+  });
+}
+
+void CpuOps::join_weights(const Tensor& values, const Tensor& parameters,
+                          const Tensor& remainder) {
+  const std::int64_t count = values.elements();
+  check_count(values, Dtype::f32, count, "join_weights: values");
+  check_weights(parameters, remainder, count, /*remainder_needed=*/false,
+                "join_weights: parameters");
+  if (!remainder) return cast(values, parameters);
+  float* to = values.as<float>();
+  const auto* rounded = parameters.as<bfloat16>();
+  const auto* rest = remainder.as<std::int16_t>();
+  for_elements(
+      count, [=](std::int64_t i) { to[i] = SplitWeight(rounded[i], rest[i]); });
+}
 
 void CpuOps::cast(const Tensor& out, const Tensor& x) {
   check_count(out, out.dtype, x.elements(), "cast: out");

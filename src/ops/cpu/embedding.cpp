@@ -25,7 +25,7 @@ void CpuOps::embedding(const Tensor& out, const Tensor& weight,
 }
 
 void CpuOps::embedding_backward(const Tensor& dweight, const Tensor& dout,
-                                const Tensor& ids) {
+                                const Tensor& ids, Accumulate accumulate) {
   check_matrix(dweight, Dtype::f32, "embedding_backward: dweight");
   check_matrix(dout, dtype_, "embedding_backward: dout");
   check(dout, dtype_, {dout[0], dweight[1]}, "embedding_backward: dout");
@@ -36,6 +36,9 @@ void CpuOps::embedding_backward(const Tensor& dweight, const Tensor& dout,
   const std::int64_t width = dweight[1], owners = thread_count();
   const std::int32_t* id = ids.as<std::int32_t>();
   float* to = dweight.as<float>();
+  if (accumulate == Accumulate::no) {
+    std::memset(to, 0, static_cast<std::size_t>(dweight.bytes()));
+  }
   with_storage([&]<class T>(T) {
     const T* from = dout.as<T>();
     parallel_for(owners, dout[0] * width / owners, [&](std::int64_t mine) {

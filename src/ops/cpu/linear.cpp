@@ -89,7 +89,7 @@ void CpuOps::linear_backward_input(const Tensor& dx, const Tensor& dy,
 }
 
 void CpuOps::linear_backward_weight(const Tensor& dweight, const Tensor& dy,
-                                    const Tensor& x) {
+                                    const Tensor& x, Accumulate accumulate) {
   check_matrix(dweight, Dtype::f32, "linear_backward_weight: dweight");
   check_matrix(x, dtype_, "linear_backward_weight: x");
   const std::int64_t out = dweight[0], in = dweight[1];
@@ -103,7 +103,7 @@ void CpuOps::linear_backward_weight(const Tensor& dweight, const Tensor& dy,
     const WideMatrix b = widen(x.rows(row, count), in, Scratch::wide_b);
     matrix_product(dweight.as<float>(), in, out, in, count,
                    {a.data, a.stride, Op::transposed}, {b.data, b.stride},
-                   1.0f);
+                   row > 0 || accumulate == Accumulate::yes ? 1.0f : 0.0f);
   }
 }
 

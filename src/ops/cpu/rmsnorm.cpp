@@ -86,7 +86,8 @@ void CpuOps::rmsnorm(const Tensor& y, const Tensor& residual,
 
 void CpuOps::rmsnorm_backward(const Tensor& dresidual, const Tensor& dweight,
                               const Tensor& dy, const Tensor& residual,
-                              const Tensor& inverse_rms, const Tensor& weight) {
+                              const Tensor& inverse_rms, const Tensor& weight,
+                              Accumulate accumulate) {
   check_matrix(dy, dtype_, "rmsnorm_backward: dy");
   const std::int64_t rows = dy[0], width = dy[1];
   check(dresidual, dtype_, dy.shape, "rmsnorm_backward: dresidual");
@@ -116,6 +117,7 @@ void CpuOps::rmsnorm_backward(const Tensor& dresidual, const Tensor& dweight,
     });
   });
   float* sum = dweight.as<float>();
+  if (accumulate == Accumulate::no) std::fill_n(sum, width, 0.0f);
   for (std::int64_t block = 0; block < blocks; ++block) {
     const float* part = parts + block * width;
 #pragma omp simd
