@@ -94,6 +94,9 @@ void CudaOps::rmsnorm(const Tensor& y, const Tensor& residual,
                       const Tensor& inverse_rms, const Tensor& x,
                       const Tensor& add, const Tensor& weight) {
   check_matrix(x, dtype_, "rmsnorm: x");
+  require(x[1] <= kernels::widest_rmsnorm,
+          "rmsnorm: rows of {} elements; GPUs take up to {}", x[1],
+          kernels::widest_rmsnorm);
   check(y, dtype_, x.shape, "rmsnorm: y");
   check(residual, dtype_, x.shape, "rmsnorm: residual");
   check(inverse_rms, Dtype::f32, {x[0]}, "rmsnorm: inverse_rms");
@@ -111,6 +114,9 @@ void CudaOps::rmsnorm_backward(const Tensor& dresidual, const Tensor& dweight,
                                const Tensor& inverse_rms, const Tensor& weight,
                                Accumulate accumulate) {
   check_matrix(dy, dtype_, "rmsnorm_backward: dy");
+  require(dy[1] <= kernels::widest_rmsnorm,
+          "rmsnorm_backward: rows of {} elements; GPUs take up to {}", dy[1],
+          kernels::widest_rmsnorm);
   check(dresidual, dtype_, dy.shape, "rmsnorm_backward: dresidual");
   check(dweight, Dtype::f32, {dy[1]}, "rmsnorm_backward: dweight");
   check(residual, dtype_, dy.shape, "rmsnorm_backward: residual");

@@ -43,6 +43,7 @@ void embedding_backward(const Launch&, float* dweight,
 
 // --- residual add + RMSNorm: x [count, width]
 // -----------------------------------
+constexpr int widest_rmsnorm = 16384;  // elements a row
 template <class T>
 struct RmsNorm {
   T* y;

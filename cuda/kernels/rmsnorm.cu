@@ -1,3 +1,5 @@
+#include <type_traits>
+
 #include "cuda/kernels/common.cuh"
 
 namespace lockstep::kernels {
@@ -5,96 +7,168 @@ namespace {
 
 constexpr float epsilon = 1e-5f;
 
-// One block a row. Moves 4·N·d elements (2 in, 2 out), and reads back what it
-// has just written from cache.
-template <class T, int width>
-__global__ void rmsnorm_kernel(const RmsNorm<T> norm) {
-  const std::int64_t d = norm.x.width;
-  const std::int64_t row = blockIdx.x * d;
-  const std::int64_t step = std::int64_t{blockDim.x} * width;
-  const std::int64_t first = std::int64_t{threadIdx.x} * width;
-  const bool copies = norm.add != nullptr || norm.residual != norm.x.data;
+// Rows in flight: a block holds `groups` rows, each with `lanes` threads, which
+// keep their columns in registers, `packs` accesses of `width` each.
+struct RowShape {
+  int lanes = 0, groups = 0;
 
-  float squares = 0;
-  for (std::int64_t i = first; i < d; i += step) {
-    float x[width], add[width];
-    load(x, norm.x.data + row + i);
-    if (norm.add != nullptr) {
-      load(add, norm.add + row + i);
-#pragma unroll
-      for (int w = 0; w < width; ++w) {
-        x[w] = to_float(from_float<T>(x[w] + add[w]));
-      }
-    }
-#pragma unroll
-    for (int w = 0; w < width; ++w) squares += x[w] * x[w];
-    if (copies) store(norm.residual + row + i, x);
+  RowShape(std::int64_t d, int columns_of_thread)
+      : lanes(static_cast<int>(divide_up(divide_up(d, columns_of_thread), 32)) *
+              32),
+        groups(std::max(1, 512 / lanes)) {}
+  int threads() const { return lanes * groups; }
+  // As many as run at once where `resident` threads fit on a multiprocessor.
+  unsigned blocks(const Launch& launch, std::int64_t rows, int resident) const {
+    return static_cast<unsigned>(std::min<std::int64_t>(
+        divide_up(rows, groups), std::int64_t{launch.multiprocessors} *
+                                     std::max(1, resident / threads())));
   }
-  const float inverse_rms =
-      rsqrtf(block_sum(squares) / static_cast<float>(d) + epsilon);
-  if (threadIdx.x == 0) norm.inverse_rms[blockIdx.x] = inverse_rms;
+};
 
-  for (std::int64_t i = first; i < d; i += step) {
-    float x[width], weight[width];
-    load(x, norm.residual + row + i);
-    load(weight, norm.weight + i);
+// Sums over the threads of each of a block's rows, every thread getting its
+// row's; always in the same order. All threads of the block call it together.
+class RowSum {
+ public:
+  __device__ explicit RowSum(int lanes)
+      : first_(threadIdx.x / lanes * (lanes / 32)), warps_(lanes / 32) {}
+  __device__ float operator()(float value) {
+    __shared__ float of_warp[2][32];
+    for (int offset = 16; offset > 0; offset /= 2) {
+      value += __shfl_xor_sync(0xffffffffu, value, offset);
+    }
+    // Two sets in turn: one barrier is enough.
+    set_ ^= 1;
+    if (threadIdx.x % 32 == 0) of_warp[set_][threadIdx.x / 32] = value;
+    __syncthreads();
+    float total = 0;
+    for (int warp = 0; warp < warps_; ++warp) {
+      total += of_warp[set_][first_ + warp];
+    }
+    return total;
+  }
+
+ private:
+  int first_, warps_;
+  int set_ = 0;
+};
+
+// Calls body(pack, column) for this thread's accesses inside a row of d.
+template <int width, int packs, class Body>
+__device__ void for_packs(int lane, int lanes, std::int64_t d, Body body) {
 #pragma unroll
-    for (int w = 0; w < width; ++w) x[w] *= inverse_rms * weight[w];
-    store(norm.y + row + i, x);
+  for (int pack = 0; pack < packs; ++pack) {
+    const std::int64_t column = (std::int64_t{pack} * lanes + lane) * width;
+    if (column < d) body(pack, column);
+  }
+}
+
+// Moves 4·N·d elements: x and add in, residual and y out.
+template <class T, int width, int packs>
+__global__ void __launch_bounds__(1024)
+    rmsnorm_kernel(const RmsNorm<T> norm, int lanes) {
+  const std::int64_t d = norm.x.width;
+  const int groups = blockDim.x / lanes;
+  const int lane = threadIdx.x % lanes;
+  const bool copies = norm.add != nullptr || norm.residual != norm.x.data;
+  RowSum row_sum(lanes);
+
+  for (std::int64_t base = std::int64_t{blockIdx.x} * groups;
+       base < norm.x.count; base += std::int64_t{gridDim.x} * groups) {
+    const std::int64_t n = base + threadIdx.x / lanes;
+    const bool active = n < norm.x.count;
+    float x[packs][width];
+    float squares = 0;
+    if (active) {
+      for_packs<width, packs>(lane, lanes, d, [&](int p, std::int64_t i) {
+        load(x[p], norm.x.data + n * d + i);
+        if (norm.add != nullptr) {
+          float add[width];
+          load(add, norm.add + n * d + i);
+#pragma unroll
+          for (int w = 0; w < width; ++w) {
+            x[p][w] = to_float(from_float<T>(x[p][w] + add[w]));
+          }
+        }
+#pragma unroll
+        for (int w = 0; w < width; ++w) squares += x[p][w] * x[p][w];
+        if (copies) store(norm.residual + n * d + i, x[p]);
+      });
+    }
+    const float inverse_rms =
+        rsqrtf(row_sum(squares) / static_cast<float>(d) + epsilon);
+    if (!active) continue;
+    if (lane == 0) norm.inverse_rms[n] = inverse_rms;
+    for_packs<width, packs>(lane, lanes, d, [&](int p, std::int64_t i) {
+      float weight[width];
+      load(weight, norm.weight + i);
+#pragma unroll
+      for (int w = 0; w < width; ++w) weight[w] *= x[p][w] * inverse_rms;
+      store(norm.y + n * d + i, weight);
+    });
   }
 }
 
 // With r = inverse_rms and x̂ = x·r: dx = r·(dy·w − x̂·mean(dy·w·x̂)), dw = Σ dy·x̂
-// over rows. A block takes every gridDim.x-th row and keeps its part of dw in
-// shared memory, where each thread has columns of its own. Moves 4·N·d elements
-// (dy, x and dresidual in, dresidual out); dy and x are read again from cache.
-template <class T, int width>
-__global__ void rmsnorm_backward_kernel(const RmsNormBackward<T> norm,
-                                        float* partial) {
-  extern __shared__ float dweight[];  // [d]
+// over rows. Each group of threads keeps its part of dw in registers; a block
+// adds up its groups' and leaves one row of `partial`. Moves 4·N·d elements:
+// dy, x and dresidual in, dresidual out.
+template <class T, int width, int packs>
+__global__ void __launch_bounds__(1024)
+    rmsnorm_backward_kernel(const RmsNormBackward<T> norm, float* partial,
+                            int lanes) {
+  extern __shared__ float dweight_of_groups[];  // [groups, d]
   const std::int64_t d = norm.residual.width;
-  const std::int64_t step = std::int64_t{blockDim.x} * width;
-  const std::int64_t first = std::int64_t{threadIdx.x} * width;
-  for (std::int64_t i = first; i < d; i += step) {
-#pragma unroll
-    for (int w = 0; w < width; ++w) dweight[i + w] = 0;
-  }
+  const int groups = blockDim.x / lanes;
+  const int group = threadIdx.x / lanes, lane = threadIdx.x % lanes;
+  RowSum row_sum(lanes);
+  float weight[packs][width], dweight[packs][width] = {};
+  for_packs<width, packs>(lane, lanes, d, [&](int p, std::int64_t i) {
+    load(weight[p], norm.weight + i);
+  });
 
-  for (std::int64_t n = blockIdx.x; n < norm.residual.count; n += gridDim.x) {
-    const T* x_row = norm.residual.data + n * d;
-    const T* dy_row = norm.dy + n * d;
-    const float r = norm.inverse_rms[n];
-    float dot = 0;
-    for (std::int64_t i = first; i < d; i += step) {
-      float x[width], dy[width], weight[width];
-      load(x, x_row + i);
-      load(dy, dy_row + i);
-      load(weight, norm.weight + i);
+  for (std::int64_t base = std::int64_t{blockIdx.x} * groups;
+       base < norm.residual.count; base += std::int64_t{gridDim.x} * groups) {
+    const std::int64_t n = base + group;
+    const bool active = n < norm.residual.count;
+    float x[packs][width], dy[packs][width], dx[packs][width];
+    float dot = 0, r = 0;
+    if (active) {
+      r = norm.inverse_rms[n];
+      for_packs<width, packs>(lane, lanes, d, [&](int p, std::int64_t i) {
+        load(x[p], norm.residual.data + n * d + i);
+        load(dy[p], norm.dy + n * d + i);
+        load(dx[p], norm.dresidual + n * d + i);
 #pragma unroll
-      for (int w = 0; w < width; ++w) dot += dy[w] * weight[w] * (x[w] * r);
+        for (int w = 0; w < width; ++w) {
+          x[p][w] *= r;
+          dweight[p][w] += dy[p][w] * x[p][w];
+          dy[p][w] *= weight[p][w];
+          dot += dy[p][w] * x[p][w];
+        }
+      });
     }
-    const float mean = block_sum(dot) / static_cast<float>(d);
-
-    for (std::int64_t i = first; i < d; i += step) {
-      float x[width], dy[width], weight[width], dx[width];
-      load(x, x_row + i);
-      load(dy, dy_row + i);
-      load(weight, norm.weight + i);
-      load(dx, norm.dresidual + n * d + i);
+    const float mean = row_sum(dot) / static_cast<float>(d);
+    if (!active) continue;
+    for_packs<width, packs>(lane, lanes, d, [&](int p, std::int64_t i) {
 #pragma unroll
       for (int w = 0; w < width; ++w) {
-        const float normed = x[w] * r;
-        dx[w] += r * (dy[w] * weight[w] - normed * mean);
-        dweight[i + w] += dy[w] * normed;
+        dx[p][w] += r * (dy[p][w] - x[p][w] * mean);
       }
-      store(norm.dresidual + n * d + i, dx);
-    }
+      store(norm.dresidual + n * d + i, dx[p]);
+    });
   }
-  for (std::int64_t i = first; i < d; i += step) {
+
+  for_packs<width, packs>(lane, lanes, d, [&](int p, std::int64_t i) {
 #pragma unroll
     for (int w = 0; w < width; ++w) {
-      partial[blockIdx.x * d + i + w] = dweight[i + w];
+      dweight_of_groups[group * d + i + w] = dweight[p][w];
     }
+  });
+  __syncthreads();
+  for (std::int64_t i = threadIdx.x; i < d; i += blockDim.x) {
+    float sum = 0;
+    for (int g = 0; g < groups; ++g) sum += dweight_of_groups[g * d + i];
+    partial[blockIdx.x * d + i] = sum;
   }
 }
 
@@ -106,7 +180,7 @@ __global__ void sum_columns_kernel(float* total, const float* partial, int rows,
   const std::int64_t column = std::int64_t{blockIdx.x} * 32 + threadIdx.x;
   float sum = 0;
   if (column < d) {
-#pragma unroll 4
+#pragma unroll 8
     for (int row = threadIdx.y; row < rows; row += 32) {
       sum += partial[row * d + column];
     }
@@ -115,51 +189,57 @@ __global__ void sum_columns_kernel(float* total, const float* partial, int rows,
   __syncthreads();
   if (threadIdx.y != 0 || column >= d) return;
   sum = 0;
+#pragma unroll
   for (int i = 0; i < 32; ++i) sum += sums[i][threadIdx.x];
   total[column] = accumulate ? total[column] + sum : sum;
 }
 
-unsigned backward_blocks(const Launch& launch, std::int64_t count) {
-  return static_cast<unsigned>(
-      std::min<std::int64_t>(count, launch.multiprocessors * 8));
+template <int value>
+using Constant = std::integral_constant<int, value>;
+
+// run(width, packs) with constants such that a row of d fits into 1024 threads.
+template <class T, class Run>
+void with_row_shape(std::int64_t d, bool aligned, Run run) {
+  constexpr int full = full_width<T>;
+  if (aligned && d <= 1024 * full) {
+    run(Constant<full>(), Constant<1>());
+  } else if (aligned) {
+    run(Constant<full>(), Constant<widest_rmsnorm / 1024 / full>());
+  } else if (d <= 1024) {
+    run(Constant<1>(), Constant<1>());
+  } else {
+    run(Constant<1>(), Constant<widest_rmsnorm / 1024>());
+  }
 }
 
-template <class T, int width>
-void launch_backward(const Launch& launch, const RmsNormBackward<T>& norm,
-                     float* partial) {
-  const unsigned blocks = backward_blocks(launch, norm.residual.count);
-  const std::int64_t d = norm.residual.width;
-  const auto shared_bytes = static_cast<int>(d * sizeof(float));
-  check_cuda(cudaFuncSetAttribute(rmsnorm_backward_kernel<T, width>,
-                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  shared_bytes),
-             "cudaFuncSetAttribute for RMSNorm's backward pass");
-  rmsnorm_backward_kernel<T, width>
-      <<<blocks, row_threads(d / width), shared_bytes, launch.stream>>>(
-          norm, partial);
-  check_launch("RMSNorm backward");
-}
+// Threads of the backward pass that fit, at 64 registers each, and the most
+// blocks that this makes: none has fewer than 256 threads.
+constexpr int resident_backward = 1024;
+constexpr int most_blocks_backward = resident_backward / 256;
 
 }  // namespace
 
 template <class T>
 void rmsnorm(const Launch& launch, const RmsNorm<T>& norm) {
   const std::int64_t d = norm.x.width;
-  const unsigned blocks = grid_blocks(norm.x.count, "RMSNorm");
-  if (rows_are_aligned<T>(d, norm.y, norm.residual, norm.x.data, norm.add,
-                          norm.weight)) {
-    constexpr int width = full_width<T>;
-    rmsnorm_kernel<T, width>
-        <<<blocks, row_threads(d / width), 0, launch.stream>>>(norm);
-  } else {
-    rmsnorm_kernel<T, 1><<<blocks, row_threads(d), 0, launch.stream>>>(norm);
-  }
+  const bool aligned = rows_are_aligned<T>(d, norm.y, norm.residual,
+                                           norm.x.data, norm.add, norm.weight);
+  with_row_shape<T>(d, aligned, [&](auto width_of, auto packs_of) {
+    constexpr int width = decltype(width_of)::value;
+    constexpr int packs = decltype(packs_of)::value;
+    const RowShape shape(d, width * packs);
+    rmsnorm_kernel<T, width, packs>
+        <<<shape.blocks(launch, norm.x.count, 2048), shape.threads(), 0,
+           launch.stream>>>(norm, shape.lanes);
+  });
   check_launch("RMSNorm");
 }
 
 std::int64_t rmsnorm_backward_bytes(const Launch& launch, std::int64_t count,
                                     std::int64_t width) {
-  return backward_blocks(launch, count) * width * std::int64_t{sizeof(float)};
+  return std::min<std::int64_t>(count,
+                                launch.multiprocessors * most_blocks_backward) *
+         width * std::int64_t{sizeof(float)};
 }
 
 template <class T>
@@ -167,18 +247,29 @@ void rmsnorm_backward(const Launch& launch, const RmsNormBackward<T>& norm,
                       void* scratch) {
   auto* partial = static_cast<float*>(scratch);
   const std::int64_t d = norm.residual.width;
-  if (rows_are_aligned<T>(d, norm.dresidual, norm.dy, norm.residual.data,
-                          norm.weight)) {
-    launch_backward<T, full_width<T>>(launch, norm, partial);
-  } else {
-    launch_backward<T, 1>(launch, norm, partial);
-  }
-  const unsigned blocks = grid_blocks(divide_up(d, 32), "RMSNorm backward");
-  sum_columns_kernel<<<blocks, dim3(32, 32), 0, launch.stream>>>(
-      norm.dweight, partial,
-      static_cast<int>(backward_blocks(launch, norm.residual.count)), d,
-      norm.accumulate);
-  check_launch("RMSNorm backward");
+  const bool aligned = rows_are_aligned<T>(d, norm.dresidual, norm.dy,
+                                           norm.residual.data, norm.weight);
+  with_row_shape<T>(d, aligned, [&](auto width_of, auto packs_of) {
+    constexpr int width = decltype(width_of)::value;
+    constexpr int packs = decltype(packs_of)::value;
+    const RowShape shape(d, width * packs);
+    const auto kernel = rmsnorm_backward_kernel<T, width, packs>;
+    const auto shared_bytes =
+        static_cast<int>(shape.groups * d * sizeof(float));
+    const unsigned blocks =
+        shape.blocks(launch, norm.residual.count, resident_backward);
+    check_cuda(
+        cudaFuncSetAttribute(
+            kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+        "cudaFuncSetAttribute for RMSNorm's backward pass");
+    kernel<<<blocks, shape.threads(), shared_bytes, launch.stream>>>(
+        norm, partial, shape.lanes);
+    check_launch("RMSNorm backward");
+    sum_columns_kernel<<<grid_blocks(divide_up(d, 32), "RMSNorm backward"),
+                         dim3(32, 32), 0, launch.stream>>>(
+        norm.dweight, partial, static_cast<int>(blocks), d, norm.accumulate);
+    check_launch("RMSNorm backward");
+  });
 }
 
 template void rmsnorm(const Launch&, const RmsNorm<float>&);

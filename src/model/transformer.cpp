@@ -20,6 +20,14 @@ Tensor stacked(const Unit& unit, const Tensor& flat, Member first,
       .reshaped({rows, top.shape[1]});
 }
 
+// q and k of packed rows [N, 3·H·D], which are adjacent, as one set of heads:
+// both are rotated.
+Heads query_and_key(const Tensor& qkv, std::int64_t batch, std::int64_t heads) {
+  Heads both = packed_heads(qkv, 0, batch, heads);
+  both.heads *= 2;
+  return both;
+}
+
 // Logits of one chunk take at most this many bytes.
 constexpr std::int64_t logits_budget = std::int64_t{64} << 20;
 
@@ -129,13 +137,11 @@ void Transformer::forward_block(std::int64_t layer, const Tensor& x,
   const Tensor qkv = rows(at.qkv), attention = rows(at.attention);
   ops_.rmsnorm(norm1, residual1, rows(at.inverse_rms1), x, add, weight(ln1));
   ops_.linear(qkv, norm1, stacked(unit, unit.parameters, q_proj, v_proj));
-  const Heads q = packed_heads(qkv, 0, batch, heads);
-  const Heads k = packed_heads(qkv, 1, batch, heads);
-  const Heads v = packed_heads(qkv, 2, batch, heads);
-  ops_.rope(q, rope_table_, Pass::forward);
-  ops_.rope(k, rope_table_, Pass::forward);
-  ops_.attention(row_heads(attention, batch, heads), at.lse.rows(0, batch), q,
-                 k, v, /*causal=*/true);
+  ops_.rope(query_and_key(qkv, batch, heads), rope_table_, Pass::forward);
+  ops_.attention(row_heads(attention, batch, heads), at.lse.rows(0, batch),
+                 packed_heads(qkv, 0, batch, heads),
+                 packed_heads(qkv, 1, batch, heads),
+                 packed_heads(qkv, 2, batch, heads), /*causal=*/true);
   const Tensor branch = rows(branch_);
   ops_.linear(branch, attention, weight(output_proj));
 
@@ -262,16 +268,14 @@ void Transformer::backward_block(std::int64_t layer) {
                               unit.accumulate);
   ready(output_proj, output_proj);
   ops_.linear_backward_input(dbranch, dresidual, weight(output_proj));
-  const Heads dq = packed_heads(dqkv, 0, batch, heads);
-  const Heads dk = packed_heads(dqkv, 1, batch, heads);
   ops_.attention_backward(
-      dq, dk, packed_heads(dqkv, 2, batch, heads),
-      row_heads(dbranch, batch, heads), row_heads(attention, batch, heads),
-      at.lse.rows(0, batch), packed_heads(qkv, 0, batch, heads),
-      packed_heads(qkv, 1, batch, heads), packed_heads(qkv, 2, batch, heads),
+      packed_heads(dqkv, 0, batch, heads), packed_heads(dqkv, 1, batch, heads),
+      packed_heads(dqkv, 2, batch, heads), row_heads(dbranch, batch, heads),
+      row_heads(attention, batch, heads), at.lse.rows(0, batch),
+      packed_heads(qkv, 0, batch, heads), packed_heads(qkv, 1, batch, heads),
+      packed_heads(qkv, 2, batch, heads),
       /*causal=*/true);
-  ops_.rope(dq, rope_table_, Pass::backward);
-  ops_.rope(dk, rope_table_, Pass::backward);
+  ops_.rope(query_and_key(dqkv, batch, heads), rope_table_, Pass::backward);
   ops_.linear_backward_weight(stacked(unit, unit.gradients, q_proj, v_proj),
                               dqkv, norm1, unit.accumulate);
   ready(q_proj, v_proj);
