@@ -51,10 +51,11 @@ void with_type(const Tensor& tensor, const char* what, Body body) {
 
 }  // namespace
 
-CudaOps::CudaOps(CudaDevice& device, Precision precision)
+CudaOps::CudaOps(CudaDevice& device, Precision precision,
+                 const std::string& gemm_cache)
     : launch_{device.stream(), device.multiprocessors()},
       dtype_(compute_dtype(precision)),
-      gemm_(device, precision),
+      gemm_(device, precision, gemm_cache),
       scratch_(device, "scratch of kernels") {}
 
 template <class Body>
@@ -339,9 +340,10 @@ void CudaOps::join_weights(const Tensor& values, const Tensor& parameters,
                         as<const std::int16_t>(remainder), n);
 }
 
-Backend make_cuda_backend(int ordinal, Precision precision) {
+Backend make_cuda_backend(int ordinal, Precision precision,
+                          const std::string& gemm_cache) {
   auto device = std::make_unique<CudaDevice>(ordinal);
-  auto ops = std::make_unique<CudaOps>(*device, precision);
+  auto ops = std::make_unique<CudaOps>(*device, precision, gemm_cache);
   return {std::move(device), std::move(ops)};
 }
 

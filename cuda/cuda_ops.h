@@ -14,7 +14,8 @@ namespace lockstep {
 // the CPU's these operations cannot look whether they are in the vocabulary.
 class CudaOps final : public Ops {
  public:
-  CudaOps(CudaDevice& device, Precision precision);
+  CudaOps(CudaDevice& device, Precision precision,
+          const std::string& gemm_cache);
 
   void embedding(const Tensor& out, const Tensor& weight,
                  const Tensor& ids) override;

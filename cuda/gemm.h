@@ -5,9 +5,13 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "core/dtype.h"
 #include "cuda/cuda_device.h"
+#include "cuda/gemm_cache.h"
 #include "cuda/handles.h"
 
 namespace lockstep {
@@ -25,10 +29,15 @@ struct Operand {
 // Matrix products by cuBLASLt on the compute stream, accumulated in fp32. What
 // cuBLASLt has to be asked for once per shape (descriptors and the choice of an
 // algorithm) is kept, so that a training step asks nothing.
+//
+// The algorithm is the first that the library's heuristics propose. With a
+// cache file it is the fastest of their proposals instead, measured the first
+// time the shape comes up and then taken from the file: what is measured may
+// differ from run to run, what is in the file does not.
 class Gemm {
  public:
   // fp32 products use no TF32; those of tf32 do.
-  Gemm(CudaDevice& device, Precision precision);
+  Gemm(CudaDevice& device, Precision precision, const std::string& cache_file);
 
   // c = a·b, or c += a·b; c is [a.rows, b.columns], not transposed.
   void multiply(const Operand& a, const Operand& b, void* c, Dtype c_dtype,
@@ -45,13 +54,29 @@ class Gemm {
   // Everything that a plan depends on: extents, strides, dtypes, alignments.
   using Key = std::array<std::int64_t, 13>;
 
-  Plan make_plan(const Operand& a, const Operand& b, const void* c,
-                 Dtype c_dtype, std::int64_t c_stride);
+  // All of a plan but the algorithm.
+  Plan make_plan(const Operand& a, const Operand& b, Dtype c_dtype,
+                 std::int64_t c_stride);
+  // What the heuristics propose for a plan, likely fastest first.
+  std::vector<cublasLtMatmulAlgo_t> proposals(const Plan& plan,
+                                              const Operand& a,
+                                              const Operand& b,
+                                              const void* c) const;
+  // The algorithm that the cache has for this key, if it still serves.
+  std::optional<cublasLtMatmulAlgo_t> remembered(const std::string& key,
+                                                 const Plan& plan) const;
+  // The fastest of `proposed`, measured by computing c = a·b with each.
+  cublasLtMatmulAlgo_t fastest(
+      const Plan& plan, const std::vector<cublasLtMatmulAlgo_t>& proposed,
+      const void* a, const void* b, void* c);
+  cublasStatus_t run(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
+                     const void* a, const void* b, void* c, bool accumulate);
 
   CudaDevice& device_;
   cublasComputeType_t compute_type_;
   Handle<cublasLtHandle_t, cublasLtDestroy> library_;
   Buffer workspace_;
+  GemmCache cache_;
   std::map<Key, Plan> plans_;
 };
 

@@ -4,7 +4,7 @@
 // The CUDA backend of a build without CUDA.
 namespace lockstep {
 
-Backend make_cuda_backend(int, Precision) {
+Backend make_cuda_backend(int, Precision, const std::string&) {
   fail(
       "this build has no CUDA backend; use --device cpu, or build with "
       "-DLOCKSTEP_CUDA=ON");

@@ -133,6 +133,9 @@ std::vector<OptionGroup> option_table(
          "let several ranks use one GPU"},
         {"threads", "N", whole(o.threads, 0, 4096),
          "CPU threads per rank; 0: the rank's share of the cores"},
+        {"gemm-cache", "FILE", text(o.gemm_cache),
+         "measure which of cuBLASLt's algorithms is fastest for each product, "
+         "and keep it in this file"},
         {"timeout", "X", number(o.timeout, non_negative),
          "seconds after which a collective counts as stuck and ends the run; "
          "0: never"}}},

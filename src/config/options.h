@@ -57,6 +57,7 @@ struct Options {
   bool share_gpu = false;
   int threads = 0;  // resolved by World's share of the cores; 0 until then
 
+  std::string gemm_cache;
   double timeout = 600;  // seconds for a collective; 0: no watch
 
   bool dry_run = false;

@@ -200,8 +200,10 @@ struct Backend {
 
 // CPUs: BLAS and OpenMP with `threads` threads of this process.
 Backend make_cpu_backend(int threads, Precision precision);
-// CUDA device `ordinal` of those visible. In a build without CUDA: an Error.
-Backend make_cuda_backend(int ordinal, Precision precision);
+// CUDA device `ordinal` of those visible, with the file of its GEMM cache (see
+// cuda/gemm_cache.h), if any. In a build without CUDA: an Error.
+Backend make_cuda_backend(int ordinal, Precision precision,
+                          const std::string& gemm_cache = "");
 
 struct CudaDeviceInfo {
   std::string name;

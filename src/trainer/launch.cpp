@@ -101,7 +101,8 @@ Placement place_rank(const Options& options, World& world) {
     const int ordinal = choose_gpu(gpus, options.share_gpu, world);
     device = fmt::format("{} ({})", gpus[ordinal].name, gpus[ordinal].bus_id);
     world.together([&] {
-      placement.backend = make_cuda_backend(ordinal, options.precision);
+      placement.backend =
+          make_cuda_backend(ordinal, options.precision, options.gemm_cache);
     });
   } else {
     world.together([&] {

@@ -53,6 +53,11 @@ inline void write_file(const std::string& path,
   write_file(path, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
+inline std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 // Bytes at an offset of a file that exists; the rest stays as it is.
 inline void write_at(const std::string& path, std::int64_t offset,
                      std::string_view bytes) {
