@@ -40,6 +40,35 @@ constexpr std::array peaks = {
     Peak{"A100", 312e12, 156e12, 19.5e12},
 };
 
+class CudaGraph : public CapturedWork {
+ public:
+  CudaGraph(cudaStream_t stream, const std::function<void()>& issue)
+      : stream_(stream) {
+    // The capture ends whatever happens, or the stream would be of no use.
+    check_cuda(
+        cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
+        "cudaStreamBeginCapture");
+    GraphHandle graph;
+    try {
+      issue();
+    } catch (...) {
+      cudaStreamEndCapture(stream_, graph.out());
+      throw;
+    }
+    check_cuda(cudaStreamEndCapture(stream_, graph.out()),
+               "cudaStreamEndCapture");
+    check_cuda(cudaGraphInstantiate(graph_.out(), graph.get(), 0),
+               "cudaGraphInstantiate");
+  }
+  void launch() override {
+    check_cuda(cudaGraphLaunch(graph_.get(), stream_), "cudaGraphLaunch");
+  }
+
+ private:
+  cudaStream_t stream_;
+  GraphExecHandle graph_;
+};
+
 }  // namespace
 
 CudaDevice::Current::Current(int ordinal) {
@@ -108,6 +137,11 @@ Event CudaDevice::prefetch(const Tensor& to, const void* from,
 void CudaDevice::zero(const Tensor& tensor) {
   check_cuda(cudaMemsetAsync(tensor.data, 0, tensor.bytes(), stream()),
              "cudaMemsetAsync");
+}
+
+std::unique_ptr<CapturedWork> CudaDevice::capture(
+    const std::function<void()>& issue) {
+  return std::make_unique<CudaGraph>(stream(), issue);
 }
 
 void CudaDevice::push_range(const char* name) {

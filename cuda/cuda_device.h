@@ -26,6 +26,9 @@ class CudaDevice : public Device {
                  const Event& after) override;
   void zero(const Tensor& tensor) override;
 
+  std::unique_ptr<CapturedWork> capture(
+      const std::function<void()>& issue) override;
+
   void push_range(const char* name) override;
   void pop_range() override;
 

@@ -43,6 +43,8 @@ class Handle {
 };
 
 using StreamHandle = Handle<cudaStream_t, cudaStreamDestroy>;
+using GraphHandle = Handle<cudaGraph_t, cudaGraphDestroy>;
+using GraphExecHandle = Handle<cudaGraphExec_t, cudaGraphExecDestroy>;
 using EventHandle = Handle<cudaEvent_t, cudaEventDestroy>;
 
 }  // namespace lockstep

@@ -50,6 +50,12 @@ int train(World& world, int argc, char** argv) {
   Console console(settled_progress(options.progress), world.root());
   console.ranks(placement.rows);
   for (const std::string& line : placement.warnings) console.warn(line);
+  if (options.graph == GraphUse::on) {
+    const std::string obstacle = obstacle_to_graphs(
+        options, placement.backend.device->kind(), world.size());
+    if (!obstacle.empty())
+      console.warn("--graph on is of no use here: " + obstacle);
+  }
 
   world.together([&] {
     if (!world.root()) return;

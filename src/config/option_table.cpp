@@ -21,6 +21,9 @@ constexpr Choice<Dtype> reduce_dtypes[] = {{"fp32", Dtype::f32},
                                            {"bf16", Dtype::bf16}};
 constexpr Choice<Timing> timings[] = {{"events", Timing::events},
                                       {"sync", Timing::sync}};
+constexpr Choice<GraphUse> graph_uses[] = {{"auto", GraphUse::automatic},
+                                           {"on", GraphUse::on},
+                                           {"off", GraphUse::off}};
 constexpr Choice<Progress> progresses[] = {{"auto", Progress::automatic},
                                            {"plain", Progress::plain},
                                            {"off", Progress::off}};
@@ -133,6 +136,9 @@ std::vector<OptionGroup> option_table(
          "let several ranks use one GPU"},
         {"threads", "N", whole(o.threads, 0, 4096),
          "CPU threads per rank; 0: the rank's share of the cores"},
+        {"graph", "NAME", choice(o.graph, graph_uses),
+         "launch a step as one CUDA graph; auto does on one rank with a GPU "
+         "and --timing events"},
         {"gemm-cache", "FILE", text(o.gemm_cache),
          "measure which of cuBLASLt's algorithms is fastest for each product, "
          "and keep it in this file"},

@@ -16,6 +16,7 @@ enum class Mode { train, forward, forward_backward };
 enum class DeviceChoice { automatic, cpu, cuda };
 enum class SamplerKind { random, sequential };
 enum class Timing { events, sync };
+enum class GraphUse { automatic, on, off };
 enum class Progress { automatic, plain, off };
 
 // Everything a user can choose for `train`, after the command line has
@@ -57,6 +58,7 @@ struct Options {
   bool share_gpu = false;
   int threads = 0;  // resolved by World's share of the cores; 0 until then
 
+  GraphUse graph = GraphUse::automatic;
   std::string gemm_cache;
   double timeout = 600;  // seconds for a collective; 0: no watch
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -48,6 +49,15 @@ class Buffer {
 // (pinned where there is a GPU). Owned; moves only.
 using HostBuffer = std::unique_ptr<void, void (*)(void*)>;
 
+// Work that was captured, to be issued any number of times at the cost of one
+// launch (a CUDA graph). It reads and writes the memory that it was captured
+// with, and is destroyed before its device.
+class CapturedWork {
+ public:
+  virtual ~CapturedWork() = default;
+  virtual void launch() = 0;
+};
+
 // One processor that computes: its memory, and its compute lane. All work is
 // issued from one thread. On CPUs the compute lane runs as it is issued.
 class Device : public Lane {
@@ -79,6 +89,14 @@ class Device : public Lane {
   virtual Event prefetch(const Tensor& to, const void* from,
                          const Event& after) = 0;
   virtual void zero(const Tensor& tensor) = 0;
+
+  // What the argument issues on the compute lane, without running it; nullptr
+  // where the device has no such thing, and then it is not called. It must not
+  // wait for the device, allocate on it or wait for other lanes. Events that it
+  // records are those of the latest launch.
+  virtual std::unique_ptr<CapturedWork> capture(const std::function<void()>&) {
+    return nullptr;
+  }
 
   // Names the work issued until pop_range() for profilers (NVTX).
   virtual void push_range(const char*) {}

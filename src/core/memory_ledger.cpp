@@ -35,6 +35,7 @@ void MemoryLedger::book(std::int64_t delta, Category category,
   figures_.bytes[static_cast<int>(category)] += delta;
   figures_.total += delta;
   figures_.peak = std::max(figures_.peak, figures_.total);
+  ++changes_;
   if (keeping_timeline_) {
     timeline_.push_back({static_cast<double>(now_ns() - start_ns_) / 1e3, delta,
                          category, std::string(name)});
@@ -44,6 +45,11 @@ void MemoryLedger::book(std::int64_t delta, Category category,
 MemoryFigures MemoryLedger::figures() const {
   const std::lock_guard lock(mutex_);
   return figures_;
+}
+
+std::int64_t MemoryLedger::changes() const {
+  const std::lock_guard lock(mutex_);
+  return changes_;
 }
 
 void MemoryLedger::start_timeline() {

@@ -50,6 +50,8 @@ class MemoryLedger {
   void add(std::int64_t bytes, Category category, std::string_view name);
   void remove(std::int64_t bytes, Category category, std::string_view name);
   MemoryFigures figures() const;
+  // Bookings so far. As long as it stays, memory is where it was.
+  std::int64_t changes() const;
 
   // Between start and take, every event is kept.
   void start_timeline();
@@ -63,6 +65,7 @@ class MemoryLedger {
 
   mutable std::mutex mutex_;
   MemoryFigures figures_;
+  std::int64_t changes_ = 0;
   bool keeping_timeline_ = false;
   std::vector<MemoryEvent> timeline_;
   std::int64_t start_ns_ = 0;

@@ -56,9 +56,8 @@ void Adamw::add_norm_squared(const Tensor& total) {
   }
 }
 
-void Adamw::step(std::int64_t t, double learning_rate,
-                 const Tensor& norm_squared) {
-  AdamwScalars& now = static_cast<AdamwScalars*>(staged_.get())[t % in_flight];
+void Adamw::prepare(std::int64_t t, double learning_rate) {
+  AdamwScalars& now = staged(t);
   now.learning_rate = static_cast<float>(learning_rate);
   now.beta1 = static_cast<float>(settings_.beta1);
   now.beta2 = static_cast<float>(settings_.beta2);
@@ -67,8 +66,10 @@ void Adamw::step(std::int64_t t, double learning_rate,
       static_cast<float>(1 - std::pow(settings_.beta1, double(t)));
   now.bias_correction2 =
       static_cast<float>(1 - std::pow(settings_.beta2, double(t)));
-  device_.copy_to_device(scalars_, &now);
+}
 
+void Adamw::step(std::int64_t t, const Tensor& norm_squared) {
+  device_.copy_to_device(scalars_, &staged(t));
   ops_.clip_factor(factor_, norm_squared, settings_.clip);
   for (const AdamwRange& range : ranges_) {
     ops_.adamw(range, scalars_, factor_);

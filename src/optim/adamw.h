@@ -29,7 +29,14 @@ class Adamw {
   // total f64[1] += this rank's part of the squared global gradient norm.
   void add_norm_squared(const Tensor& total);
   // Update t = 1, 2, … with the squared global norm, f64[1] in device memory.
-  void step(std::int64_t t, double learning_rate, const Tensor& norm_squared);
+  // Its numbers come first: prepare() leaves them in host memory, where the
+  // device reads them when it gets to the update. A captured step() of t does
+  // for t + in_flight, t + 2·in_flight, … too.
+  void prepare(std::int64_t t, double learning_rate);
+  void step(std::int64_t t, const Tensor& norm_squared);
+
+  // Updates that may be prepared and not yet done.
+  static constexpr int in_flight = 4;
 
  private:
   AdamwSettings settings_;
@@ -38,10 +45,11 @@ class Adamw {
   std::span<Shard> shards_;
   std::vector<AdamwRange> ranges_;
 
-  // A few updates' scalars in host memory, so that the host may run ahead of
-  // the device by as many.
-  static constexpr int in_flight = 4;
-  HostBuffer staged_;
+  AdamwScalars& staged(std::int64_t t) const {
+    return static_cast<AdamwScalars*>(staged_.get())[t % in_flight];
+  }
+
+  HostBuffer staged_;  // AdamwScalars[in_flight]
   Buffer memory_;
   Tensor scalars_;  // f32[8], AdamwScalars
   Tensor factor_;   // f32[1], what clipping multiplies gradients by

@@ -28,6 +28,10 @@ Event PhaseClock::end_step() {
   return now_->back().second;
 }
 
+void PhaseClock::append(const Marks& marks) {
+  now_->insert(now_->end(), marks.begin(), marks.end());
+}
+
 std::array<double, phase_count> PhaseClock::milliseconds(
     std::int64_t step) const {
   const Marks& marks = marks_[step % slots];

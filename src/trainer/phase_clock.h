@@ -25,6 +25,13 @@ class PhaseClock {
   void enter(Phase phase);  // ends the phase before
   Event end_step();         // completes when the step is done
 
+  // The marks of this step so far, and marks to have in it: those that were
+  // made while work was captured count for each launch of it.
+  // What began when; Phase::step marks the end.
+  using Marks = std::vector<std::pair<Phase, Event>>;
+  const Marks& marks() const { return *now_; }
+  void append(const Marks& marks);
+
   // Milliseconds by phase; Phase::step is the whole.
   std::array<double, phase_count> milliseconds(std::int64_t step) const;
 
@@ -34,8 +41,6 @@ class PhaseClock {
   Device& device_;
   bool synchronise_;
   bool in_range_ = false;
-  // What began when; Phase::step marks the end.
-  using Marks = std::vector<std::pair<Phase, Event>>;
   std::array<Marks, slots> marks_;
   Marks* now_ = &marks_[0];
 };

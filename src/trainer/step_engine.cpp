@@ -13,6 +13,16 @@ SyncOptions sync_options(const Options& options) {
 
 }  // namespace
 
+std::string obstacle_to_graphs(const Options& options, Device::Kind kind,
+                               int world_size) {
+  if (kind != Device::Kind::cuda) return "CPUs have no CUDA graphs";
+  if (world_size > 1) return "several ranks issue collectives one by one";
+  if (options.timing == Timing::sync) {
+    return "--timing sync waits for the device inside a step";
+  }
+  return "";
+}
+
 BatchShape batch_shape(const Options& options, int rank, int world_size) {
   return {options.batch_size,
           options.model.context_length,
@@ -46,7 +56,10 @@ StepEngine::StepEngine(const Options& options, Backend& backend,
       clock_(device_, options.timing == Timing::sync),
       numbers_memory_(device_.allocate(Dtype::f64, {in_flight, 2},
                                        Category::workspace, "step results")),
-      read_back_memory_(device_.allocate_host(in_flight * 2 * sizeof(double))) {
+      read_back_memory_(device_.allocate_host(in_flight * 2 * sizeof(double))),
+      uses_graphs_(
+          options.graph != GraphUse::off &&
+          obstacle_to_graphs(options, device_.kind(), comm.size()).empty()) {
   const Tensor all = numbers_memory_.tensor(Dtype::f64, {in_flight, 2});
   for (int slot = 0; slot < in_flight; ++slot) {
     numbers_[slot] = {all.range(2 * slot, 1), all.range(2 * slot + 1, 1),
@@ -61,22 +74,30 @@ double StepEngine::learning_rate(std::int64_t step) const {
 
 void StepEngine::issue(std::int64_t step) {
   Numbers& numbers = numbers_[step % in_flight];
-  const std::int64_t micro_steps = options_.grad_accumulation;
   clock_.begin_step(step);
   comm_.begin_step(step);
+  clock_.enter(Phase::data);
+  const auto batches = feeder_.next();
+  optimizer_.prepare(step, learning_rate(step));
+  uses_graphs_&& step > 1 ? launch_work(step, batches)
+                          : issue_work(step, batches);
+  feeder_.release();
+  numbers.done = clock_.end_step();
+}
 
-  for (std::int64_t micro_step = 0; micro_step < micro_steps; ++micro_step) {
-    clock_.enter(Phase::data);
-    const BatchFeeder::Batch batch = feeder_.next();
-    if (micro_step == 0) {
-      clock_.enter(Phase::zero_grad);
-      device_.zero(numbers.loss);
-      device_.zero(numbers.norm_squared);
-      sync_->begin_step();
-    }
+void StepEngine::issue_work(std::int64_t step,
+                            std::span<const BatchFeeder::Batch> batches) {
+  Numbers& numbers = numbers_[step % in_flight];
+  clock_.enter(Phase::zero_grad);
+  device_.zero(numbers.loss);
+  device_.zero(numbers.norm_squared);
+  sync_->begin_step();
+
+  const auto micro_steps = std::ssize(batches);
+  for (std::ptrdiff_t micro_step = 0; micro_step < micro_steps; ++micro_step) {
+    const BatchFeeder::Batch& batch = batches[micro_step];
     sync_->begin_micro_step(static_cast<int>(micro_step),
                             static_cast<int>(micro_steps));
-
     clock_.enter(Phase::forward);
     model_.forward(batch.inputs);
     clock_.enter(Phase::loss);
@@ -87,8 +108,6 @@ void StepEngine::issue(std::int64_t step) {
       clock_.enter(Phase::backward);
       model_.backward(batch.inputs);
     }
-    clock_.enter(Phase::data);
-    feeder_.release();
   }
 
   if (trains()) {
@@ -99,12 +118,26 @@ void StepEngine::issue(std::int64_t step) {
     clock_.enter(Phase::optimizer);
     optimizer_.add_norm_squared(numbers.norm_squared);
     sync_->sum_over_shards(numbers.norm_squared);
-    optimizer_.step(step, learning_rate(step), numbers.norm_squared);
+    optimizer_.step(step, numbers.norm_squared);
     sync_->publish();
   }
   device_.copy_to_host(numbers.read_back, numbers.loss);
   device_.copy_to_host(numbers.read_back + 1, numbers.norm_squared);
-  numbers.done = clock_.end_step();
+}
+
+void StepEngine::launch_work(std::int64_t step,
+                             std::span<const BatchFeeder::Batch> batches) {
+  Capture& capture = captures_[step % in_flight];
+  const std::int64_t changes = device_.ledger().changes();
+  if (!capture.work || capture.ledger_changes != changes) {
+    const auto before = std::ssize(clock_.marks());
+    capture.work = device_.capture([&] { issue_work(step, batches); });
+    capture.marks = {clock_.marks().begin() + before, clock_.marks().end()};
+    capture.ledger_changes = changes;
+  } else {
+    clock_.append(capture.marks);
+  }
+  capture.work->launch();
 }
 
 StepEngine::Result StepEngine::wait(std::int64_t step) {

@@ -17,6 +17,11 @@
 
 namespace lockstep {
 
+// Why steps of this run cannot be CUDA graphs, for a message; empty if they
+// can.
+std::string obstacle_to_graphs(const Options& options, Device::Kind kind,
+                               int world_size);
+
 // The geometry of the batches that a rank of a run is fed.
 BatchShape batch_shape(const Options& options, int rank, int world_size);
 
@@ -24,9 +29,16 @@ BatchShape batch_shape(const Options& options, int rank, int world_size);
 // strategy and optimizer on one device. Steps are issued without waiting for
 // them; up to `in_flight` may be under way. The options, backend, communicator
 // and batches outlive it.
+//
+// With --graph, the first step is issued operation by operation, which
+// allocates what is allocated late. After that each of the in_flight slots
+// captures its next step and then launches it for every in_flight-th one. What
+// differs between those steps (tokens, learning rate) they read from memory.
 class StepEngine {
  public:
   static constexpr int in_flight = PhaseClock::slots;
+  static_assert(in_flight == Adamw::in_flight && in_flight % 2 == 0,
+                "a slot's steps find tokens and scalars in the same places");
 
   // Allocates everything that steps need. Weights are zero until loaded.
   StepEngine(const Options& options, Backend& backend, Communicator& comm,
@@ -57,6 +69,16 @@ class StepEngine {
     double* read_back;    // the same two in host memory, once done
     Event done;
   };
+  // A slot's step as a graph, with the marks of its phases. It holds as long
+  // as memory stays where it was.
+  struct Capture {
+    std::unique_ptr<CapturedWork> work;
+    PhaseClock::Marks marks;
+    std::int64_t ledger_changes = 0;
+  };
+  // All of a step between its tokens' arrival and the reading of its numbers.
+  void issue_work(std::int64_t step, std::span<const BatchFeeder::Batch>);
+  void launch_work(std::int64_t step, std::span<const BatchFeeder::Batch>);
   bool trains() const { return options_.mode != Mode::forward; }
 
   const Options& options_;
@@ -72,6 +94,8 @@ class StepEngine {
   Buffer numbers_memory_;
   HostBuffer read_back_memory_;
   std::array<Numbers, in_flight> numbers_;
+  bool uses_graphs_;
+  std::array<Capture, in_flight> captures_;
 };
 
 }  // namespace lockstep
