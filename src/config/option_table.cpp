@@ -40,6 +40,33 @@ OptionValue count(std::int64_t& field, std::int64_t low = 1,
   return whole(field, low, high);
 }
 
+// A level by its name, or block:K.
+OptionValue recompute(Recompute& field) {
+  static constexpr Choice<RecomputeLevel> levels[] = {
+      {"none", RecomputeLevel::none},
+      {"norms", RecomputeLevel::norms},
+      {"ffn", RecomputeLevel::ffn},
+      {"attention", RecomputeLevel::attention},
+      {"block", RecomputeLevel::block}};
+  OptionValue value = choice(field.level, levels);
+  const OptionValue blocks = count(field.blocks, 1, 10000);
+  value.accepts += ", or block:K with K from 1 to 10000";
+  value.set = [&field, level = value.set, blocks](const std::string& given) {
+    constexpr std::string_view prefix = "block:";
+    if (given.starts_with(prefix)) {
+      return blocks.set(given.substr(prefix.size())) && level("block");
+    }
+    if (!level(given)) return false;
+    field.blocks = 1;
+    return true;
+  };
+  value.get = [level = value.get, blocks, &field] {
+    return field.blocks == 1 ? level() : level() + ":" + blocks.get();
+  };
+  value.choices.clear();
+  return value;
+}
+
 // A name that sets the four values of the shape.
 OptionValue model_size(Options& o) {
   OptionValue value = name(o.model_size, model_size_names());
@@ -98,6 +125,10 @@ std::vector<OptionGroup> option_table(
          "micro-steps per step"},
         {"seed", "N", whole(o.seed, std::uint64_t{0}, any_seed),
          "of initial weights, sampling and random tokens"},
+        {"recompute", "NAME", recompute(o.recompute),
+         "activations to compute again in the backward pass rather than to "
+         "keep: none, norms (with SwiGLU's product), ffn, attention, block, "
+         "or block:K, which keeps every K-th block's input"},
         {"mode", "NAME", choice(o.mode, modes), "what a step does"}}},
       {"Optimizer",
        {{"lr", "X", number(o.lr, positive), "peak learning rate"},

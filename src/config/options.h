@@ -36,6 +36,7 @@ struct Options {
   std::int64_t grad_accumulation = 1;
   std::uint64_t seed = 1;
   Mode mode = Mode::train;
+  Recompute recompute;
 
   double lr = 3e-4;
   double min_lr = 3e-5;  // resolved: the default is a tenth of `lr`

@@ -28,6 +28,21 @@ struct ModelConfig {
   double flops_per_token() const;
 };
 
+// What blocks do not keep for their backward pass but compute again there, with
+// the same result. Of the widths of activations kept by a block (20 times
+// d_model where d_ff = 4·d_model):
+enum class RecomputeLevel {
+  none,
+  norms,      // both norms' outputs and SwiGLU's product: element-wise, 6 less
+  ffn,        // ln2, gate, up and SwiGLU's product: one matrix product, 13 less
+  attention,  // ln1, q, k, v and attention's output: 5 less
+  block,      // everything but the input of every `blocks`-th block
+};
+struct Recompute {
+  RecomputeLevel level = RecomputeLevel::none;
+  std::int64_t blocks = 1;
+};
+
 // What to do when a named size is given: "test", "small", "medium", "large",
 // "xl" or "10b" set d_model, d_ff, num_layers and num_heads. Error for any
 // other name.

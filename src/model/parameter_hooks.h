@@ -15,7 +15,9 @@ class ParameterHooks {
   // be used: after this, work issued on the compute lane finds them whole. A
   // pass takes the units in order, one at a time; the head's forward and
   // backward are one Pass::backward. The first unit's backward pass, a
-  // lookup's, does not read its parameters.
+  // lookup's, does not read its parameters. With --recompute block:K, a forward
+  // pass over some units comes between the backward passes of the unit after
+  // them and of the last of them.
   virtual void acquire(Unit&, Pass) {}
   // This pass has issued its last use of them.
   virtual void release(Unit&, Pass) {}

@@ -39,13 +39,15 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 
 Transformer::Transformer(const ModelConfig& config, Dtype compute_dtype,
                          Backend& backend, ParameterStore& store,
-                         ParameterHooks& hooks, std::int64_t batch, bool trains)
+                         ParameterHooks& hooks, std::int64_t batch, bool trains,
+                         Recompute recompute)
     : config_(config),
       device_(*backend.device),
       ops_(*backend.ops),
       store_(store),
       hooks_(hooks),
       trains_(trains),
+      recompute_(trains ? recompute : Recompute{}),
       dtype_(compute_dtype),
       rows_(batch * config.context_length) {
   const std::int64_t n = rows_;
@@ -58,7 +60,8 @@ Transformer::Transformer(const ModelConfig& config, Dtype compute_dtype,
   upload(device_, rope_table_, angles);
 
   const std::int64_t kept = trains_ ? config_.num_layers : 1;
-  for (std::int64_t i = 0; i < kept; ++i) blocks_.push_back(make_block());
+  shared_.resize(recompute_.blocks);
+  for (std::int64_t i = 0; i < kept; ++i) blocks_.push_back(make_block(i));
   branch_ = keep(dtype_, {n, d}, "branch");
   final_residual_ = keep(dtype_, {n, d}, "final residual");
   final_inverse_rms_ = keep(Dtype::f32, {n}, "final inverse rms");
@@ -84,80 +87,134 @@ Tensor Transformer::keep(Dtype dtype, Shape shape, const char* name) {
   return memory_.back().tensor(dtype, shape);
 }
 
-Transformer::Block Transformer::make_block() {
+Transformer::Block Transformer::make_block(std::int64_t layer) {
   const std::int64_t n = rows_;
   const std::int64_t d = config_.d_model;
   const std::int64_t ff = config_.d_ff;
   const std::int64_t t = config_.context_length;
+  const RecomputeLevel level = recompute_.level;
+  const bool all = level == RecomputeLevel::block;
+  const bool norms = all || level == RecomputeLevel::norms;
+  const bool attention = all || level == RecomputeLevel::attention;
+  const bool feed_forward = all || level == RecomputeLevel::ffn;
+  const bool inside = all && layer % recompute_.blocks != 0;
+
+  Block& shared = shared_[layer % recompute_.blocks];
   Block block;
-  block.residual1 = keep(dtype_, {n, d}, "residual before ln1");
-  block.inverse_rms1 = keep(Dtype::f32, {n}, "inverse rms of ln1");
-  block.norm1 = keep(dtype_, {n, d}, "ln1");
-  block.qkv = keep(dtype_, {n, 3 * d}, "q, k, v");
-  block.attention = keep(dtype_, {n, d}, "attention");
-  block.lse = keep(Dtype::f32, {n / t, config_.num_heads, t}, "log-sum-exp");
-  block.residual2 = keep(dtype_, {n, d}, "residual before ln2");
-  block.inverse_rms2 = keep(Dtype::f32, {n}, "inverse rms of ln2");
-  block.norm2 = keep(dtype_, {n, d}, "ln2");
-  block.gate_up = keep(dtype_, {n, 2 * ff}, "gate and up");
-  block.hidden = keep(dtype_, {n, ff}, "SwiGLU");
+  const auto part = [&](Tensor Block::*member, bool again, Dtype dtype,
+                        Shape shape, const char* name) {
+    Tensor& place = again ? shared.*member : block.*member;
+    if (!place) place = keep(dtype, shape, name);
+    block.*member = place;
+  };
+  part(&Block::residual1, inside, dtype_, {n, d}, "residual before ln1");
+  part(&Block::inverse_rms1, all, Dtype::f32, {n}, "inverse rms of ln1");
+  part(&Block::norm1, norms || attention, dtype_, {n, d}, "ln1");
+  part(&Block::qkv, attention, dtype_, {n, 3 * d}, "q, k, v");
+  part(&Block::attention, attention, dtype_, {n, d}, "attention");
+  part(&Block::lse, attention, Dtype::f32, {n / t, config_.num_heads, t},
+       "log-sum-exp");
+  part(&Block::residual2, all, dtype_, {n, d}, "residual before ln2");
+  part(&Block::inverse_rms2, all, Dtype::f32, {n}, "inverse rms of ln2");
+  part(&Block::norm2, norms || feed_forward, dtype_, {n, d}, "ln2");
+  part(&Block::gate_up, feed_forward, dtype_, {n, 2 * ff}, "gate and up");
+  part(&Block::hidden, norms || feed_forward, dtype_, {n, ff}, "SwiGLU");
   return block;
 }
 
 void Transformer::forward(const Tensor& inputs) {
   rows_ = inputs.elements();
   Unit& embedding = store_.embedding();
-  Tensor x = block(0).residual1.rows(0, rows_);
+  Stream stream{rows(block(0).residual1), {}};
   hooks_.acquire(embedding, Pass::forward);
-  ops_.embedding(x, embedding.members[0].value(), inputs);
+  ops_.embedding(stream.x, embedding.members[0].value(), inputs);
   hooks_.release(embedding, Pass::forward);
-
-  Tensor add;  // nothing to add before the first block
   for (std::int64_t layer = 0; layer < config_.num_layers; ++layer) {
-    forward_block(layer, x, add);
-    x = block(layer).residual2.rows(0, rows_);
-    add = branch_.rows(0, rows_);
+    stream = forward_block(layer, stream);
   }
 }
 
-void Transformer::forward_block(std::int64_t layer, const Tensor& x,
-                                const Tensor& add) {
+Transformer::Stream Transformer::forward_block(std::int64_t layer,
+                                               const Stream& in) {
   Unit& unit = store_.block(layer);
   const ScopedRange range(device_, unit.name.c_str());
   const Block& at = block(layer);
+  const Tensor branch = rows(branch_);
+  hooks_.acquire(unit, Pass::forward);
+  compute_block(unit, at, in);
+  ops_.linear(branch, rows(at.hidden), unit.members[w2].value());
+  hooks_.release(unit, Pass::forward);
+  return {rows(at.residual2), branch};
+}
+
+void Transformer::compute_block(const Unit& unit, const Block& at,
+                                const Stream& in) {
+  const Tensor branch = rows(branch_);
+  compute_norm1(unit, at, in);
+  compute_attention(unit, at);
+  ops_.linear(branch, rows(at.attention), unit.members[output_proj].value());
+  compute_norm2(unit, at, {rows(at.residual1), branch});
+  compute_hidden(unit, at);
+}
+
+void Transformer::compute_norm1(const Unit& unit, const Block& at,
+                                const Stream& in) {
+  ops_.rmsnorm(rows(at.norm1), rows(at.residual1), rows(at.inverse_rms1), in.x,
+               in.add, unit.members[ln1].value());
+}
+
+void Transformer::compute_attention(const Unit& unit, const Block& at) {
   const std::int64_t heads = config_.num_heads;
   const std::int64_t batch = rows_ / config_.context_length;
-  const auto rows = [&](const Tensor& tensor) { return tensor.rows(0, rows_); };
-  const auto weight = [&](Member member) {
-    return unit.members[member].value();
-  };
-  hooks_.acquire(unit, Pass::forward);
-
-  const Tensor residual1 = rows(at.residual1), norm1 = rows(at.norm1);
-  const Tensor qkv = rows(at.qkv), attention = rows(at.attention);
-  ops_.rmsnorm(norm1, residual1, rows(at.inverse_rms1), x, add, weight(ln1));
-  ops_.linear(qkv, norm1, stacked(unit, unit.parameters, q_proj, v_proj));
+  const Tensor qkv = rows(at.qkv);
+  ops_.linear(qkv, rows(at.norm1),
+              stacked(unit, unit.parameters, q_proj, v_proj));
   ops_.rope(query_and_key(qkv, batch, heads), rope_table_, Pass::forward);
-  ops_.attention(row_heads(attention, batch, heads), at.lse.rows(0, batch),
-                 packed_heads(qkv, 0, batch, heads),
+  ops_.attention(row_heads(rows(at.attention), batch, heads),
+                 at.lse.rows(0, batch), packed_heads(qkv, 0, batch, heads),
                  packed_heads(qkv, 1, batch, heads),
                  packed_heads(qkv, 2, batch, heads), /*causal=*/true);
-  const Tensor branch = rows(branch_);
-  ops_.linear(branch, attention, weight(output_proj));
+}
 
-  const Tensor norm2 = rows(at.norm2), gate_up = rows(at.gate_up);
-  const Tensor hidden = rows(at.hidden);
-  ops_.rmsnorm(norm2, rows(at.residual2), rows(at.inverse_rms2), residual1,
-               branch, weight(ln2));
-  ops_.linear(gate_up, norm2, stacked(unit, unit.parameters, w1, w3));
-  ops_.swiglu(hidden, gate_up);
-  ops_.linear(branch, hidden, weight(w2));
+void Transformer::compute_norm2(const Unit& unit, const Block& at,
+                                const Stream& in) {
+  ops_.rmsnorm(rows(at.norm2), rows(at.residual2), rows(at.inverse_rms2), in.x,
+               in.add, unit.members[ln2].value());
+}
 
-  hooks_.release(unit, Pass::forward);
+void Transformer::compute_hidden(const Unit& unit, const Block& at) {
+  ops_.linear(rows(at.gate_up), rows(at.norm2),
+              stacked(unit, unit.parameters, w1, w3));
+  ops_.swiglu(rows(at.hidden), rows(at.gate_up));
+}
+
+void Transformer::compute_again(const Unit& unit, const Block& at,
+                                const Stream& in) {
+  // Norms from sums that were kept: the input and nothing to add.
+  const Stream kept1{rows(at.residual1), {}}, kept2{rows(at.residual2), {}};
+  switch (recompute_.level) {
+    case RecomputeLevel::none:
+      return;
+    case RecomputeLevel::norms:
+      compute_norm1(unit, at, kept1);
+      compute_norm2(unit, at, kept2);
+      ops_.swiglu(rows(at.hidden), rows(at.gate_up));
+      return;
+    case RecomputeLevel::ffn:
+      compute_norm2(unit, at, kept2);
+      compute_hidden(unit, at);
+      return;
+    case RecomputeLevel::attention:
+      compute_norm1(unit, at, kept1);
+      compute_attention(unit, at);
+      return;
+    case RecomputeLevel::block:
+      compute_block(unit, at, in);
+      return;
+  }
 }
 
 void Transformer::final_norm() {
-  const auto rows = [&](const Tensor& tensor) { return tensor.rows(0, rows_); };
   ops_.rmsnorm(rows(final_norm_), rows(final_residual_),
                rows(final_inverse_rms_),
                rows(block(config_.num_layers - 1).residual2), rows(branch_),
@@ -208,8 +265,16 @@ void Transformer::loss(const Tensor& targets, const Tensor& total,
 }
 
 void Transformer::backward(const Tensor& inputs) {
-  for (std::int64_t layer = config_.num_layers - 1; layer >= 0; --layer) {
-    backward_block(layer);
+  // Blocks from one whose input was kept to the next such, the last of them
+  // first. All but that one go through a forward pass of their own again.
+  for (std::int64_t last = config_.num_layers - 1; last >= 0;) {
+    const std::int64_t first = last / recompute_.blocks * recompute_.blocks;
+    Stream stream{rows(block(first).residual1), {}};
+    for (std::int64_t layer = first; layer < last; ++layer) {
+      stream = forward_block(layer, stream);
+    }
+    backward_block(last, stream, /*again=*/true);
+    while (--last >= first) backward_block(last, {}, /*again=*/false);
   }
   Unit& embedding = store_.embedding();
   hooks_.acquire(embedding, Pass::backward);
@@ -220,14 +285,14 @@ void Transformer::backward(const Tensor& inputs) {
   hooks_.release(embedding, Pass::backward);
 }
 
-void Transformer::backward_block(std::int64_t layer) {
+void Transformer::backward_block(std::int64_t layer, const Stream& in,
+                                 bool again) {
   Unit& unit = store_.block(layer);
   const ScopedRange range(device_, unit.name.c_str());
   const Block& at = block(layer);
   const std::int64_t d = config_.d_model;
   const std::int64_t heads = config_.num_heads;
   const std::int64_t batch = rows_ / config_.context_length;
-  const auto rows = [&](const Tensor& tensor) { return tensor.rows(0, rows_); };
   const auto weight = [&](Member member) {
     return unit.members[member].value();
   };
@@ -242,6 +307,7 @@ void Transformer::backward_block(std::int64_t layer) {
     return dwide_.range(0, rows_ * width).reshaped({rows_, width});
   };
   hooks_.acquire(unit, Pass::backward);
+  if (again) compute_again(unit, at, in);
   const Tensor dresidual = rows(dresidual_), dbranch = rows(dbranch_);
 
   // The feed-forward half: residual + w2·swiglu(w1, w3 of ln2).

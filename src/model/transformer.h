@@ -23,7 +23,7 @@ class Transformer {
   // false, one block's worth instead of all blocks'.
   Transformer(const ModelConfig& config, Dtype compute_dtype, Backend& backend,
               ParameterStore& store, ParameterHooks& hooks, std::int64_t batch,
-              bool trains);
+              bool trains, Recompute recompute = {});
 
   // inputs i32[N], N ≤ batch · T and a multiple of T. Leaves the residual
   // stream of the last block for loss() or logits().
@@ -45,7 +45,8 @@ class Transformer {
   const ModelConfig& config() const { return config_; }
 
  private:
-  // What one block keeps for its backward pass: a = compute dtype.
+  // What the backward pass of one block needs: a = compute dtype. What it
+  // computes again lies where other blocks have theirs too.
   struct Block {
     Tensor residual1;     // a[N, d], input of ln1
     Tensor inverse_rms1;  // f32[N]
@@ -61,10 +62,27 @@ class Transformer {
   };
 
   Tensor keep(Dtype dtype, Shape shape, const char* name);
-  Block make_block();
+  Block make_block(std::int64_t layer);
   Block& block(std::int64_t layer) { return blocks_[trains_ ? layer : 0]; }
-  void forward_block(std::int64_t layer, const Tensor& x, const Tensor& add);
-  void backward_block(std::int64_t layer);
+
+  // The residual stream on its way from block to block: x + add.
+  struct Stream {
+    Tensor x;
+    Tensor add;  // empty: nothing
+  };
+  // A block's forward pass, and the stream after it.
+  Stream forward_block(std::int64_t layer, const Stream& in);
+  // again: what was not kept is to be computed from the block's input.
+  void backward_block(std::int64_t layer, const Stream& in, bool again);
+  // A block but for the last product, whose result goes on: into what `at` has.
+  void compute_block(const Unit& unit, const Block& at, const Stream& in);
+  void compute_norm1(const Unit& unit, const Block& at, const Stream& in);
+  void compute_attention(const Unit& unit, const Block& at);
+  void compute_norm2(const Unit& unit, const Block& at, const Stream& in);
+  void compute_hidden(const Unit& unit, const Block& at);
+  // What was not kept for the backward pass of a block with this input.
+  void compute_again(const Unit& unit, const Block& at, const Stream& in);
+  Tensor rows(const Tensor& of_batch) const { return of_batch.rows(0, rows_); }
   void final_norm();
 
   ModelConfig config_;
@@ -73,13 +91,15 @@ class Transformer {
   ParameterStore& store_;
   ParameterHooks& hooks_;
   bool trains_;
+  Recompute recompute_;
   Dtype dtype_;        // of activations
   std::int64_t rows_;  // N of the batch in work
   std::vector<Buffer> memory_;
 
   std::vector<Block> blocks_;
-  Tensor rope_table_;  // f32[T, D/2, 2]
-  Tensor branch_;      // a[N, d]: what a block's half adds to the residual
+  std::vector<Block> shared_;  // where blocks have what they do not keep
+  Tensor rope_table_;          // f32[T, D/2, 2]
+  Tensor branch_;  // a[N, d]: what a block's half adds to the residual
   Tensor final_residual_, final_inverse_rms_, final_norm_;
   Tensor losses_;       // f32[N]
   std::int64_t chunk_;  // rows of logits at a time

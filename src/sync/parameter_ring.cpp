@@ -39,7 +39,20 @@ ParameterRing::Slot& ParameterRing::gathered(Unit& unit) {
   return *slot;
 }
 
+bool ParameterRing::has_room() const {
+  return std::any_of(slots_.begin(), slots_.end(),
+                     [](const Slot& slot) { return slot.unit == nullptr; });
+}
+
 void ParameterRing::acquire(Unit& unit, Pass pass) {
+  if (pass == Pass::backward) {
+    // What a forward pass gathered beyond its last unit, which is no more used.
+    for (Slot& slot : slots_) {
+      if (slot.unit != nullptr && slot.unit->index > unit.index) {
+        slot.unit = nullptr;
+      }
+    }
+  }
   Slot& slot = gathered(unit);
   auto& units = context_.store.units();
   const int direction = pass == Pass::forward ? 1 : -1;
@@ -47,7 +60,7 @@ void ParameterRing::acquire(Unit& unit, Pass pass) {
     const int index = unit.index + direction * ahead;
     // The lookup's backward pass doesn't read its table.
     const int first = pass == Pass::forward ? 0 : 1;
-    if (index < first || index >= std::ssize(units)) break;
+    if (index < first || index >= std::ssize(units) || !has_room()) break;
     gathered(units[index]);
   }
   context_.comm.join(context_.device, slot.arrived);

@@ -27,6 +27,7 @@ class ParameterRing {
     Event arrived;
   };
   Slot& gathered(Unit& unit);
+  bool has_room() const;
 
   SyncContext context_;
   std::span<Shard> shards_;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "mpi/dry_communicator.h"
 #include "ops/dry_backend.h"
 #include "trainer/step_engine.h"
@@ -12,6 +14,26 @@ namespace {
 // Ranks differ only in how whole parameters were shared out, and by less the
 // more there are.
 constexpr int most_ranks_planned = 64;
+
+// What activations take with --recompute block:K, from K = 1 on: blocks' inputs
+// get fewer, and blocks in work more.
+std::string block_choices(Options options) {
+  std::string text = "activations with --recompute block:K\n";
+  std::int64_t least = 0, best = 0;
+  const auto most = std::int64_t(2 * std::sqrt(options.model.num_layers));
+  for (std::int64_t k = 1; k <= most; ++k) {
+    options.recompute.blocks = k;
+    const std::int64_t bytes =
+        plan_rank(options, 0)
+            .memory.bytes[static_cast<int>(Category::activations)];
+    if (best == 0 || bytes < least) {
+      least = bytes;
+      best = k;
+    }
+    text += fmt::format("  K = {:<11}{:>12}\n", k, format_bytes(double(bytes)));
+  }
+  return text + fmt::format("  least with K = {}\n\n", best);
+}
 
 }  // namespace
 
@@ -56,6 +78,9 @@ std::string dry_run(const Options& options) {
       fmt::format("  {:<15}{:>12}{:>18} bytes\n\n", "total",
                   format_bytes(double(plan.memory.total)), plan.memory.total);
 
+  if (options.recompute.level == RecomputeLevel::block) {
+    text += block_choices(options);
+  }
   text += "sent in a step (Ψ: the number of parameters)\n";
   const auto line = [&](std::string_view name, const Traffic& traffic) {
     text +=

@@ -164,6 +164,12 @@ TEST_P(Strategy, ClipsByTheGlobalNorm) {
   expect_equals_one_rank(options);
 }
 
+TEST_P(Strategy, EqualsOneRankWithRecomputation) {
+  Options options = tiny(GetParam());
+  options.recompute = {RecomputeLevel::block, 2};
+  expect_equals_one_rank(options);
+}
+
 TEST_P(Strategy, UpdatesAsUnshardedAdamwOverTenSteps) {
   Options options = tiny(GetParam());
   options.decay_norms = false;
@@ -400,13 +406,16 @@ TEST_F(GradientSyncTest, FsdpFreesGatheredParametersAfterUse) {
 TEST_F(GradientSyncTest, FsdpComputesTheSameWithAnyPrefetch) {
   Options options = tiny("fsdp");
   std::vector<float> first;
-  for (const int prefetch : {0, 1, 2, 9}) {
-    options.fsdp_prefetch = prefetch;
-    Rank mine(options, *comm_);
-    mine.step(1);
-    mine.step(2);
-    if (first.empty()) first = mine.weights();
-    EXPECT_EQ(mine.weights(), first) << prefetch;
+  for (const std::int64_t blocks : {1, 2, 3}) {
+    for (const int prefetch : {0, 1, 2, 9}) {
+      options.fsdp_prefetch = prefetch;
+      Rank mine(options, *comm_);
+      mine.step(1);
+      mine.step(2);
+      if (first.empty()) first = mine.weights();
+      EXPECT_EQ(mine.weights(), first) << prefetch << " " << blocks;
+    }
+    options.recompute = {RecomputeLevel::block, blocks};
   }
 }
 

@@ -248,6 +248,10 @@ TEST(Options, CountsAreWholeNumbersInTheirRange) {
     }
   }
   expect_error({"--local-steps=0"}, {"--local-steps", "from 1 to"});
+  for (const char* text : {"--recompute=block:0", "--recompute=block:",
+                           "--recompute=ffn:2", "--recompute=blocks"}) {
+    expect_error({text}, {"--recompute", "block:K"});
+  }
   expect_error({"--fsdp-prefetch=-1"}, {"--fsdp-prefetch", "from 0 to"});
   expect_error({"--seed=-1"}, {"--seed", "whole number from 0 to"});
   expect_error({"--threads=-1"}, {"--threads", "whole number from 0 to"});
@@ -393,6 +397,7 @@ const Words everything = {"--model-size=xl",
                           "--fsdp-prefetch=3",
                           "--gemm-cache=gemm.txt",
                           "--graph=off",
+                          "--recompute=block:3",
                           "--local-steps=4",
                           "--timeout=30",
                           "--dry-run",

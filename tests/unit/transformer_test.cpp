@@ -204,6 +204,81 @@ TEST_P(TransformerTest, AccumulatesGradientsOverMicroSteps) {
   EXPECT_LT(relative_error(twice, once), 1e-6);
 }
 
+TEST_P(TransformerTest, ComputesAgainWhatItDidNotKeep) {
+  ModelConfig config;
+  config.vocab_size = 13;
+  config.context_length = 4;
+  config.d_model = 8;
+  config.d_ff = 32;
+  config.num_layers = 5;
+  config.num_heads = 2;
+  Device& device = *backend().device;
+  const Dtype dtype = compute_dtype(precision());
+  const std::vector<std::int32_t> tokens = {1, 5, 2, 12, 0};
+  const Buffer memory = device.allocate(64, Category::workspace, "batch");
+  const Tensor total = memory.tensor(Dtype::f64, {1});
+  auto* ids = static_cast<std::int32_t*>(memory.data()) + 2;
+  const Tensor inputs{ids, Dtype::i32, {4}}, targets{ids + 4, Dtype::i32, {4}};
+  device.copy_to_device(inputs, tokens.data());
+  device.copy_to_device(targets, tokens.data() + 1);
+  const auto activations = [&] {
+    return device.ledger().figures().bytes[int(Category::activations)];
+  };
+
+  struct Outcome {
+    double loss = 0;
+    std::vector<float> gradients;
+    std::int64_t bytes = 0;
+  };
+  const auto run = [&](Recompute recompute) {
+    ParameterStore store(config, 1);
+    Holder holder(store, device, dtype);
+    for (Unit& unit : store.units()) {
+      std::vector<float> values(unit.elements);
+      initial_values(unit, 3, values);
+      upload(device, unit.parameters, values);
+    }
+    Outcome outcome;
+    outcome.bytes = -activations();
+    Transformer model(config, dtype, backend(), store, holder, 1, true,
+                      recompute);
+    outcome.bytes += activations();
+    device.zero(total);
+    model.forward(inputs);
+    model.loss(targets, total, 1, Transformer::Gradient::yes);
+    model.backward(inputs);
+    device.copy_to_host(&outcome.loss, total);
+    for (Unit& unit : store.units()) {
+      const auto values = values_of(device, unit.gradients);
+      outcome.gradients.insert(outcome.gradients.end(), values.begin(),
+                               values.end());
+    }
+    return outcome;
+  };
+
+  const Outcome kept = run({});
+  const std::int64_t width = 4 * 8 * bytes_of(dtype);  // N · d_model
+  using enum RecomputeLevel;
+  struct Case {
+    Recompute recompute;
+    std::int64_t widths_saved;  // of 5 blocks, less the shared ones
+  };
+  for (const Case& c :
+       {Case{{norms}, 4 * 6}, Case{{ffn}, 4 * 13}, Case{{attention}, 4 * 5},
+        Case{{block}, 4 * 19}, Case{{block, 2}, 5 * 20 - 3 - 2 * 19 - 1},
+        Case{{block, 3}, 5 * 20 - 2 - 3 * 19 - 2}, Case{{block, 9}, 0}}) {
+    SCOPED_TRACE(fmt::format("level {}, blocks {}", int(c.recompute.level),
+                             c.recompute.blocks));
+    const Outcome again = run(c.recompute);
+    EXPECT_EQ(again.loss, kept.loss);
+    EXPECT_EQ(again.gradients, kept.gradients);
+    // fp32 statistics of norms and attention lie beside the widths.
+    const double saved = double(kept.bytes - again.bytes);
+    EXPECT_GE(saved, double(c.widths_saved * width));
+    EXPECT_LE(saved, double(c.widths_saved * width + 4 * 4 * 4 * 4));
+  }
+}
+
 INSTANTIATE_BACKENDS(TransformerTest);
 
 }  // namespace
