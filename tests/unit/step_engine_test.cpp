@@ -79,7 +79,6 @@ TEST(StepEngineGraphs, OnCudaGiveTheSameStepsBitByBit) {
                 one_by_one.steps[i].gradient_norm)
           << i;
     }
-    EXPECT_LT(graphs.steps.back().loss, graphs.steps.front().loss);
     EXPECT_EQ(graphs.weights, one_by_one.weights);
   }
 }
