@@ -272,6 +272,12 @@ __global__ void __launch_bounds__(Shape::threads, 1)
 #endif
 }
 
+__device__ inline void load_pair(float (&to)[2], std::uint32_t from) {
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+               : "=f"(to[0]), "=f"(to[1])
+               : "r"(from));
+}
+
 template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, 1)
     key_gradient_kernel(const __grid_constant__ BackwardTensors tensors,
@@ -325,9 +331,11 @@ __global__ void __launch_bounds__(Shape::threads, 1)
         }
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(
-                           at.values(stage.index) + (i * 32 + lane) * 8),
-                       "f"(value[i].x), "f"(value[i].y)
+          const std::uint32_t to = at.values(stage.index) + (i * 32 + lane) * 4;
+          asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(value[i].x)
+                       : "memory");
+          asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + step * 4),
+                       "f"(value[i].y)
                        : "memory");
         }
         __syncwarp();
@@ -382,14 +390,11 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     pin(dk);
     pin(gradients);
     if (tile > own_first) release(before.index);
-    float delta[step / 4];
+    const std::uint32_t values = at.values(stage.index) + lane % 4 * 8;
 #pragma unroll
     for (int i = 0; i < step / 8; ++i) {
       float lse[2];
-      asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                   : "=f"(lse[0]), "=f"(delta[2 * i]), "=f"(lse[1]),
-                     "=f"(delta[2 * i + 1])
-                   : "r"(at.values(stage.index) + (i * 8 + lane % 4 * 2) * 8));
+      load_pair(lse, values + i * 32);
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
         p[4 * i + c] = exp2_fast(fmaf(p[4 * i + c], scale, -lse[c % 2]));
@@ -403,21 +408,31 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       }
     }
     pack_all(weights, p);
-    wgmma_wait<0>();
-    pin(ds);
-#pragma unroll
-    for (int i = 0; i < step / 2; ++i) {
-      ds[i] = p[i] * (ds[i] - delta[i / 4 * 2 + i % 2]);
-    }
-    pack_all(gradients, ds);
     pin(weights);
-    pin(gradients);
     pin(dv);
-    pin(dk);
     wgmma_fence();
     multiply_rows<D, step>(dv, weights, dout, tile > own_first);
+    wgmma_commit();
+    wgmma_wait<1>();
+    pin(ds);
+#pragma unroll
+    for (int i = 0; i < step / 8; ++i) {
+      float delta[2];
+      load_pair(delta, values + step * 4 + i * 32);
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        ds[4 * i + c] = p[4 * i + c] * (ds[4 * i + c] - delta[c % 2]);
+      }
+    }
+    pack_all(gradients, ds);
+    pin(gradients);
+    pin(dk);
+    wgmma_fence();
     multiply_rows<D, step>(dk, gradients, q, tile > own_first);
     wgmma_commit();
+    wgmma_wait<1>();  // the registers of the weights are needed
+    pin(weights);
+    pin(dv);
     before = stage;
     stage.next();
   }
@@ -475,7 +490,7 @@ void hopper_backward(cudaStream_t stream, const Backward<bf16>& problem) {
   using namespace hopper;
   const int head_dim = problem.extents.head_dim;
   if (head_dim <= 64) {
-    launch_backward<BackwardShape<64, 3, 4>, BackwardShape<64, 3, 4>>(stream,
+    launch_backward<BackwardShape<64, KG, 4>, BackwardShape<64, 3, 4>>(stream,
                                                                       problem);
   } else if (head_dim <= 80) {
     launch_backward<BackwardShape<80, 2, 4>, BackwardShape<80, 3, 3>>(stream,
