@@ -2,7 +2,7 @@
 
 #include <cuda.h>
 
-#include <array>
+#include <cstdint>
 
 #include "cuda/attention/mma.cuh"
 
@@ -151,6 +151,12 @@ __device__ inline void sync_warpgroup(int index) {
   asm volatile("bar.sync %0, %1;" ::"r"(index + 1), "n"(warpgroup) : "memory");
 }
 
+// Registers of a thread, for blocks of so many warpgroups that multiply and one
+// that copies.
+template <int groups>
+constexpr int consumer_registers = groups == 2 ? 240 : 160;
+template <int groups>
+constexpr int producer_registers = groups == 2 ? 24 : 32;
 template <int registers>
 __device__ void raise_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
@@ -169,14 +175,48 @@ __device__ inline void wait_for_previous_kernel() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
+// This lane's part of Σ_i a·b of a row, of which a quad of lanes has the whole.
+__device__ inline float dot_rows(const View<const bf16>& a,
+                                 const View<const bf16>& b, int row, int head,
+                                 int batch, int head_dim) {
+  const auto row_of = [&](const View<const bf16>& view) {
+    return view.data + batch * view.batch_stride + row * view.token_stride +
+           head * view.head_stride;
+  };
+  const bf16 *of_a = row_of(a), *of_b = row_of(b);
+  float sum = 0;
+  for (int i = threadIdx.x % 4 * 8; i < head_dim; i += 32) {
+    const uint4 x = __ldg(reinterpret_cast<const uint4*>(of_a + i));
+    const uint4 y = __ldg(reinterpret_cast<const uint4*>(of_b + i));
+    const auto* xs = reinterpret_cast<const __nv_bfloat162*>(&x);
+    const auto* ys = reinterpret_cast<const __nv_bfloat162*>(&y);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float2 p = __bfloat1622float2(xs[j]), r = __bfloat1622float2(ys[j]);
+      sum = fmaf(p.x, r.x, fmaf(p.y, r.y, sum));
+    }
+  }
+  return sum;
+}
+__device__ inline float sum_of_quad(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+__device__ inline void load_pair(float (&to)[2], std::uint32_t from) {
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+               : "=f"(to[0]), "=f"(to[1])
+               : "r"(from));
+}
+
 // Descriptor of a tile at `address` swizzled by 128 bytes. 8 rows of a panel
 // are 1024 bytes; `panel_bytes` apart are the panels, which only an operand
 // by rows (see below) is told of.
 __device__ inline std::uint64_t descriptor(std::uint32_t address,
                                            int panel_bytes) {
   return std::uint64_t{(address & 0x3ffff) >> 4} |
-         std::uint64_t(panel_bytes >> 4) << 16 | std::uint64_t{1024 >> 4} << 32 |
-         std::uint64_t{1} << 62;
+         std::uint64_t(panel_bytes >> 4) << 16 |
+         std::uint64_t{1024 >> 4} << 32 | std::uint64_t{1} << 62;
 }
 
 __device__ inline void wgmma_fence() {
@@ -201,55 +241,88 @@ __device__ void pin(std::uint32_t (&r)[n]) {
   for (int i = 0; i < n; ++i) asm volatile("" : "+r"(r[i])::"memory");
 }
 
-// wgmma of 64×N×16: of_columns is d (+)= A·Bᵀ of two tiles in shared memory, the
-// product running over columns; of_rows is d (+)= a·B, the product running over
-// the rows of a tile. An accumulator holds, for lane l of warp w, rows
-// 16w + l/4 and + 8 as the fragments C of mma.cuh, one for 8 columns.
+// wgmma of 64×N×16: of_columns is d (+)= A·Bᵀ of two tiles in shared memory,
+// the product running over columns; of_rows is d (+)= a·B, the product running
+// over the rows of a tile. An accumulator holds, for lane l of warp w, rows 16w
+// + l/4 and + 8 as the fragments C of mma.cuh, one for 8 columns.
 template <int N>
 struct Wgmma;
 
-#define LOCKSTEP_WGMMA(N, REGISTERS, ACCUMULATORS, X0, X1, X2, X3, X4, X5) \
-  template <> \
-  struct Wgmma<N> { \
-    static __device__ void of_columns(float (&d)[N / 2], std::uint64_t a, std::uint64_t b, bool add) { \
-      asm volatile( \
-          "{\n" \
-          ".reg .pred p;\n" \
-          "setp.ne.b32 p, " X2 ", 0;\n" \
-          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" REGISTERS "}, " X0 ", " X1 ", p, 1, 1, 0, 0;\n" \
-          "}" \
-          : ACCUMULATORS \
-          : "l"(a), "l"(b), "r"(static_cast<int>(add))); \
-    } \
-    static __device__ void of_rows(float (&d)[N / 2], const std::uint32_t* a, std::uint64_t b, bool add) { \
-      asm volatile( \
-          "{\n" \
-          ".reg .pred p;\n" \
-          "setp.ne.b32 p, " X5 ", 0;\n" \
-          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" REGISTERS "}, {" X0 ", " X1 ", " X2 ", " X3 "}, " X4 ", p, 1, 1, 1;\n" \
-          "}" \
-          : ACCUMULATORS \
-          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add))); \
-    } \
+#define LOCKSTEP_WGMMA(N, REGISTERS, ACCUMULATORS, X0, X1, X2, X3, X4, X5)    \
+  template <>                                                                 \
+  struct Wgmma<N> {                                                           \
+    static __device__ void of_columns(float (&d)[N / 2], std::uint64_t a,     \
+                                      std::uint64_t b, bool add) {            \
+      asm volatile(                                                           \
+          "{\n"                                                               \
+          ".reg .pred p;\n"                                                   \
+          "setp.ne.b32 p, " X2                                                \
+          ", 0;\n"                                                            \
+          "wgmma.mma_async.sync.aligned.m64n" #N                              \
+          "k16.f32.bf16.bf16 {" REGISTERS "}, " X0 ", " X1                    \
+          ", p, 1, 1, 0, 0;\n"                                                \
+          "}"                                                                 \
+          : ACCUMULATORS                                                      \
+          : "l"(a), "l"(b), "r"(static_cast<int>(add)));                      \
+    }                                                                         \
+    static __device__ void of_rows(float (&d)[N / 2], const std::uint32_t* a, \
+                                   std::uint64_t b, bool add) {               \
+      asm volatile(                                                           \
+          "{\n"                                                               \
+          ".reg .pred p;\n"                                                   \
+          "setp.ne.b32 p, " X5                                                \
+          ", 0;\n"                                                            \
+          "wgmma.mma_async.sync.aligned.m64n" #N                              \
+          "k16.f32.bf16.bf16 {" REGISTERS "}, {" X0 ", " X1 ", " X2 ", " X3   \
+          "}, " X4                                                            \
+          ", p, 1, 1, 1;\n"                                                   \
+          "}"                                                                 \
+          : ACCUMULATORS                                                      \
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),               \
+            "r"(static_cast<int>(add)));                                      \
+    }                                                                         \
   };
-#define LOCKSTEP_ACC8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
-#define LOCKSTEP_REGISTERS_32  "%0, %1, %2, %3, %4, %5, %6, %7, " "%8, %9, %10, %11, %12, %13, %14, %15, " "%16, %17, %18, %19, %20, %21, %22, %23, " "%24, %25, %26, %27, %28, %29, %30, %31"
-#define LOCKSTEP_ACCUMULATORS_32 LOCKSTEP_ACC8(0), LOCKSTEP_ACC8(8), LOCKSTEP_ACC8(16), LOCKSTEP_ACC8(24)
-#define LOCKSTEP_REGISTERS_40 LOCKSTEP_REGISTERS_32 ", " "%32, %33, %34, %35, %36, %37, %38, %39"
+#define LOCKSTEP_ACC8(i)                                                      \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), \
+      "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define LOCKSTEP_REGISTERS_32                \
+  "%0, %1, %2, %3, %4, %5, %6, %7, "         \
+  "%8, %9, %10, %11, %12, %13, %14, %15, "   \
+  "%16, %17, %18, %19, %20, %21, %22, %23, " \
+  "%24, %25, %26, %27, %28, %29, %30, %31"
+#define LOCKSTEP_ACCUMULATORS_32 \
+  LOCKSTEP_ACC8(0), LOCKSTEP_ACC8(8), LOCKSTEP_ACC8(16), LOCKSTEP_ACC8(24)
+#define LOCKSTEP_REGISTERS_40 \
+  LOCKSTEP_REGISTERS_32       \
+  ", "                        \
+  "%32, %33, %34, %35, %36, %37, %38, %39"
 #define LOCKSTEP_ACCUMULATORS_40 LOCKSTEP_ACCUMULATORS_32, LOCKSTEP_ACC8(32)
-#define LOCKSTEP_REGISTERS_48 LOCKSTEP_REGISTERS_40 ", " "%40, %41, %42, %43, %44, %45, %46, %47"
+#define LOCKSTEP_REGISTERS_48 \
+  LOCKSTEP_REGISTERS_40       \
+  ", "                        \
+  "%40, %41, %42, %43, %44, %45, %46, %47"
 #define LOCKSTEP_ACCUMULATORS_48 LOCKSTEP_ACCUMULATORS_40, LOCKSTEP_ACC8(40)
-#define LOCKSTEP_REGISTERS_64 LOCKSTEP_REGISTERS_48 ", " "%48, %49, %50, %51, %52, %53, %54, %55, " "%56, %57, %58, %59, %60, %61, %62, %63"
-#define LOCKSTEP_ACCUMULATORS_64 LOCKSTEP_ACCUMULATORS_48, LOCKSTEP_ACC8(48), LOCKSTEP_ACC8(56)
-LOCKSTEP_WGMMA(64, LOCKSTEP_REGISTERS_32, LOCKSTEP_ACCUMULATORS_32, "%32", "%33", "%34", "%35", "%36", "%37")
-LOCKSTEP_WGMMA(80, LOCKSTEP_REGISTERS_40, LOCKSTEP_ACCUMULATORS_40, "%40", "%41", "%42", "%43", "%44", "%45")
-LOCKSTEP_WGMMA(96, LOCKSTEP_REGISTERS_48, LOCKSTEP_ACCUMULATORS_48, "%48", "%49", "%50", "%51", "%52", "%53")
-LOCKSTEP_WGMMA(128, LOCKSTEP_REGISTERS_64, LOCKSTEP_ACCUMULATORS_64, "%64", "%65", "%66", "%67", "%68", "%69")
+#define LOCKSTEP_REGISTERS_64                \
+  LOCKSTEP_REGISTERS_48                      \
+  ", "                                       \
+  "%48, %49, %50, %51, %52, %53, %54, %55, " \
+  "%56, %57, %58, %59, %60, %61, %62, %63"
+#define LOCKSTEP_ACCUMULATORS_64 \
+  LOCKSTEP_ACCUMULATORS_48, LOCKSTEP_ACC8(48), LOCKSTEP_ACC8(56)
+LOCKSTEP_WGMMA(64, LOCKSTEP_REGISTERS_32, LOCKSTEP_ACCUMULATORS_32, "%32",
+               "%33", "%34", "%35", "%36", "%37")
+LOCKSTEP_WGMMA(80, LOCKSTEP_REGISTERS_40, LOCKSTEP_ACCUMULATORS_40, "%40",
+               "%41", "%42", "%43", "%44", "%45")
+LOCKSTEP_WGMMA(96, LOCKSTEP_REGISTERS_48, LOCKSTEP_ACCUMULATORS_48, "%48",
+               "%49", "%50", "%51", "%52", "%53")
+LOCKSTEP_WGMMA(128, LOCKSTEP_REGISTERS_64, LOCKSTEP_ACCUMULATORS_64, "%64",
+               "%65", "%66", "%67", "%68", "%69")
 #undef LOCKSTEP_WGMMA
 
 // d = (64 rows at a) · (N rows at b)ᵀ over D columns.
 template <int D, int N>
-__device__ void multiply_columns(float (&d)[N / 2], std::uint64_t a, std::uint64_t b) {
+__device__ void multiply_columns(float (&d)[N / 2], std::uint64_t a,
+                                 std::uint64_t b) {
 #pragma unroll
   for (int k = 0; k < D / 16; ++k) {
     Wgmma<N>::of_columns(d, a + (k / 4 * box_bytes + k % 4 * 32) / 16,
@@ -259,10 +332,13 @@ __device__ void multiply_columns(float (&d)[N / 2], std::uint64_t a, std::uint64
 
 // d (+)= weights · (rows at b); weights are 64×rows.
 template <int D, int rows>
-__device__ void multiply_rows(float (&d)[D / 2], const std::uint32_t (&weights)[rows / 4], std::uint64_t b, bool add) {
+__device__ void multiply_rows(float (&d)[D / 2],
+                              const std::uint32_t (&weights)[rows / 4],
+                              std::uint64_t b, bool add) {
 #pragma unroll
   for (int k = 0; k < rows / 16; ++k) {
-    Wgmma<D>::of_rows(d, weights + 4 * k, b + k * (16 * row_bytes / 16), add || k > 0);
+    Wgmma<D>::of_rows(d, weights + 4 * k, b + k * (16 * row_bytes / 16),
+                      add || k > 0);
   }
 }
 
@@ -278,7 +354,9 @@ __device__ void pack_all(std::uint32_t (&packed)[n / 2], const float (&d)[n]) {
 // factor, through its boxes in shared memory to tokens [token, token + 64).
 // `group` is the warpgroup's index in the block.
 template <int D>
-__device__ void store_result(const CUtensorMap& map, std::uint32_t boxes, const float (&d)[D / 2], float upper, float lower, int group, int token, int head, int batch) {
+__device__ void store_result(const CUtensorMap& map, std::uint32_t boxes,
+                             const float (&d)[D / 2], float upper, float lower,
+                             int group, int token, int head, int batch) {
   const int thread = threadIdx.x % warpgroup;
   const int warp = thread / 32, lane = thread % 32;
   const int row = warp * 16 + lane / 4;
@@ -286,8 +364,12 @@ __device__ void store_result(const CUtensorMap& map, std::uint32_t boxes, const 
   for (int j = 0; j < D / 8; ++j) {
     const std::uint32_t at = boxes + j / 8 * box_bytes + row * row_bytes +
                              ((j % 8) ^ (row % 8)) * 16 + lane % 4 * 4;
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(pack(d[4 * j] * upper, d[4 * j + 1] * upper)) : "memory");
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(at + 8 * row_bytes), "r"(pack(d[4 * j + 2] * lower, d[4 * j + 3] * lower)) : "memory");
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(at),
+                 "r"(pack(d[4 * j] * upper, d[4 * j + 1] * upper))
+                 : "memory");
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(at + 8 * row_bytes),
+                 "r"(pack(d[4 * j + 2] * lower, d[4 * j + 3] * lower))
+                 : "memory");
   }
   fence_async_proxy();
   sync_warpgroup(group);

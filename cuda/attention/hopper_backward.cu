@@ -32,11 +32,9 @@ struct BackwardShape {
   static constexpr int own_bytes = 2 * groups * tile_bytes;
   static constexpr int stage_bytes = 2 * tile_bytes;
   static constexpr int row_values_bytes = step * int{sizeof(float2)};
-  static constexpr int shared_bytes = 1024 + own_bytes +
-                                      stages * (stage_bytes + row_values_bytes) +
-                                      8 * (1 + 2 * stages);
-  static constexpr int consumer_registers = groups == 2 ? 240 : 160;
-  static constexpr int producer_registers = groups == 2 ? 24 : 32;
+  static constexpr int shared_bytes =
+      1024 + own_bytes + stages * (stage_bytes + row_values_bytes) +
+      8 * (1 + 2 * stages);
 };
 
 struct BackwardTensors {
@@ -98,34 +96,6 @@ __device__ void load_own(const Layout<Shape>& at, const CUtensorMap& first,
   }
 }
 
-// delta of this thread's row, which the quad of lanes computes together.
-__device__ inline float dot_rows(const View<const bf16>& a,
-                                 const View<const bf16>& b, int row, int head,
-                                 int batch, int head_dim) {
-  const auto row_of = [&](const View<const bf16>& view) {
-    return view.data + batch * view.batch_stride + row * view.token_stride +
-           head * view.head_stride;
-  };
-  const bf16 *of_a = row_of(a), *of_b = row_of(b);
-  float sum = 0;
-  for (int i = threadIdx.x % 4 * 8; i < head_dim; i += 32) {
-    const uint4 x = __ldg(reinterpret_cast<const uint4*>(of_a + i));
-    const uint4 y = __ldg(reinterpret_cast<const uint4*>(of_b + i));
-    const auto* xs = reinterpret_cast<const __nv_bfloat162*>(&x);
-    const auto* ys = reinterpret_cast<const __nv_bfloat162*>(&y);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float2 p = __bfloat1622float2(xs[j]), r = __bfloat1622float2(ys[j]);
-      sum = fmaf(p.x, r.x, fmaf(p.y, r.y, sum));
-    }
-  }
-  return sum;
-}
-__device__ inline float sum_of_quad(float x) {
-  x += __shfl_xor_sync(0xffffffffu, x, 1);
-  return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
-
 template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, 1)
     query_gradient_kernel(const __grid_constant__ BackwardTensors tensors,
@@ -139,11 +109,11 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const int batch = work.sequence / static_cast<int>(extents.heads);
   const int head = work.sequence % static_cast<int>(extents.heads);
   // The first tile is the one that may be short: it may begin before token 0.
-  const int first_query = round_up(extents.q_tokens, box_rows) -
-                          (work.tile + 1) * Shape::tokens;
-  const int key_end =
-      extents.causal ? min(first_query + Shape::tokens, extents.k_tokens)
-                     : extents.k_tokens;
+  const int first_query =
+      round_up(extents.q_tokens, box_rows) - (work.tile + 1) * Shape::tokens;
+  const int key_end = extents.causal
+                          ? min(first_query + Shape::tokens, extents.k_tokens)
+                          : extents.k_tokens;
   const int tiles = divide_up(key_end, step);
   const int group = threadIdx.x / warpgroup;
 
@@ -152,7 +122,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   allow_next_kernel();
 
   if (group == Shape::groups) {
-    lower_registers<Shape::producer_registers>();
+    lower_registers<producer_registers<Shape::groups>>();
     if (threadIdx.x == Shape::groups * warpgroup) {
       load_own(at, tensors.q, tensors.dout, first_query, head, batch);
       Stage<Shape::stages> stage;
@@ -169,7 +139,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     }
     return;
   }
-  raise_registers<Shape::consumer_registers>();
+  raise_registers<consumer_registers<Shape::groups>>();
 
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   const bool leader = threadIdx.x % warpgroup == 0;
@@ -272,12 +242,6 @@ __global__ void __launch_bounds__(Shape::threads, 1)
 #endif
 }
 
-__device__ inline void load_pair(float (&to)[2], std::uint32_t from) {
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-               : "=f"(to[0]), "=f"(to[1])
-               : "r"(from));
-}
-
 template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, 1)
     key_gradient_kernel(const __grid_constant__ BackwardTensors tensors,
@@ -299,7 +263,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   __syncthreads();
 
   if (group == Shape::groups) {
-    lower_registers<Shape::producer_registers>();
+    lower_registers<producer_registers<Shape::groups>>();
     const int lane = threadIdx.x % 32;
     if (threadIdx.x / 32 % 4 == 0) {
       if (lane == 0) {
@@ -345,7 +309,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     }
     return;
   }
-  raise_registers<Shape::consumer_registers>();
+  raise_registers<consumer_registers<Shape::groups>>();
 
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   const bool leader = threadIdx.x % warpgroup == 0;
@@ -357,6 +321,9 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const std::uint64_t k = descriptor(own_k, box_bytes);
   const std::uint64_t v = descriptor(own_v, box_bytes);
 
+  // Three warpgroups do not have the registers to keep a step's last product
+  // running while the next step's scores are started.
+  constexpr bool overlaps = Shape::groups < 3;
   // Rows are keys, columns queries.
   float p[step / 2], ds[step / 2], dk[D / 2], dv[D / 2];
   std::uint32_t weights[step / 4], gradients[step / 4];
@@ -389,7 +356,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     pin(p);
     pin(dk);
     pin(gradients);
-    if (tile > own_first) release(before.index);
+    if (overlaps && tile > own_first) release(before.index);
     const std::uint32_t values = at.values(stage.index) + lane % 4 * 8;
 #pragma unroll
     for (int i = 0; i < step / 8; ++i) {
@@ -421,7 +388,10 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       load_pair(delta, values + step * 4 + i * 32);
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        ds[4 * i + c] = p[4 * i + c] * (ds[4 * i + c] - delta[c % 2]);
+        const std::uint32_t pair = weights[2 * i + c / 2];
+        const float weight =
+            __uint_as_float(c % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
+        ds[4 * i + c] = weight * (ds[4 * i + c] - delta[c % 2]);
       }
     }
     pack_all(gradients, ds);
@@ -430,9 +400,15 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     wgmma_fence();
     multiply_rows<D, step>(dk, gradients, q, tile > own_first);
     wgmma_commit();
-    wgmma_wait<1>();  // the registers of the weights are needed
+    // The registers of the weights are needed.
+    wgmma_wait<overlaps ? 1 : 0>();
     pin(weights);
     pin(dv);
+    if constexpr (!overlaps) {
+      pin(dk);
+      pin(gradients);
+      release(stage.index);
+    }
     before = stage;
     stage.next();
   }
@@ -490,7 +466,7 @@ void hopper_backward(cudaStream_t stream, const Backward<bf16>& problem) {
   using namespace hopper;
   const int head_dim = problem.extents.head_dim;
   if (head_dim <= 64) {
-    launch_backward<BackwardShape<64, KG, 4>, BackwardShape<64, 3, 4>>(stream,
+    launch_backward<BackwardShape<64, 3, 4>, BackwardShape<64, 3, 4>>(stream,
                                                                       problem);
   } else if (head_dim <= 80) {
     launch_backward<BackwardShape<80, 2, 4>, BackwardShape<80, 3, 3>>(stream,

@@ -1,42 +1,36 @@
 #include "cuda/attention/hopper.cuh"
 
 // Flash attention for Hopper (Dao 2023, algorithm 1; Shah et al. 2024). A block
-// has a warp (or a warpgroup) that does nothing but copy tiles and some
-// warpgroups of 64 queries each. A warpgroup multiplies the queries by the
-// next tile of keys while the tile of values before it is still being
-// multiplied, and takes the exponentials of the one while the other runs. It
-// rescales what it has only where a maximum has grown by more than a factor of
-// 2^8, which is rare and changes no result: sums and outputs are of the same
-// scale. Keys go from the last to the first, so that masked tiles come first.
-//   D    queries  keys  stages  blocks an SM  shared memory  registers
-//   64   128      64    3       2             64 KB          112
-//   80   128      64    2       2             97 KB          112
-//   128  128      128   2       1             161 KB         240
+// has an SM to itself: one warpgroup copies tiles, the others own 64 queries
+// each. A warpgroup multiplies its queries by the next tile of keys while the
+// tile of values before it is still being multiplied, and takes the
+// exponentials of the one while the other runs. It rescales what it has only
+// where a maximum has grown by more than a factor of 2^8, which is rare and
+// changes no result: sums and outputs are of the same scale. Keys go from the
+// last to the first, so that masked tiles come first.
+//   D    queries  keys  stages  shared memory  registers
+//   64   192      128   2       89 KB          160
+//   80   128      128   2       161 KB         240
+//   96   128      128   2       161 KB         240
+//   128  128      128   2       161 KB         240
 // Moves q, k, v in and o out of device memory; k and v are read again from L2
 // by each tile of queries.
 namespace lockstep::attention {
 namespace hopper {
 namespace {
 
-// Blocks that share an SM have one warp that copies; a block that has it alone
-// has a whole warpgroup, which gives its registers to the others.
-template <int head_dim, int groups_, int keys_, int stages_, int blocks_>
+template <int head_dim, int groups_, int keys_, int stages_>
 struct ForwardShape {
   static constexpr int D = head_dim, groups = groups_, keys = keys_;
-  static constexpr int stages = stages_, blocks = blocks_;
+  static constexpr int stages = stages_;
   static constexpr int panels = panels_of(D);
   static constexpr int queries = groups * box_rows;
   static constexpr int threads = (groups + 1) * warpgroup;
   static constexpr int group_bytes = panels * box_bytes;
   static constexpr int tile_bytes = panels * keys * row_bytes;
   static constexpr int barriers = 1 + 4 * stages;
-  static constexpr int shared_bytes = 1024 + groups * group_bytes +
-                                      2 * stages * tile_bytes + 8 * barriers;
-  static constexpr int consumer_registers =
-      blocks == 2   ? 104
-      : groups == 2 ? 240
-                    : 160;
-  static constexpr int producer_registers = groups == 2 ? 24 : 32;
+  static constexpr int shared_bytes =
+      1024 + groups * group_bytes + 2 * stages * tile_bytes + 8 * barriers;
 };
 
 struct ForwardTensors {
@@ -44,7 +38,7 @@ struct ForwardTensors {
 };
 
 template <class Shape>
-__global__ void __launch_bounds__(Shape::threads, Shape::blocks)
+__global__ void __launch_bounds__(Shape::threads, 1)
     forward_kernel(const __grid_constant__ ForwardTensors tensors,
                    const Extents extents, const Order order, float* lse_out) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -63,11 +57,11 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
   const int batch = work.sequence / static_cast<int>(extents.heads);
   const int head = work.sequence % static_cast<int>(extents.heads);
   // The first tile is the one that may be short: it may begin before token 0.
-  const int first_query = round_up(extents.q_tokens, box_rows) -
-                          (work.tile + 1) * Shape::queries;
-  const int key_end =
-      extents.causal ? min(first_query + Shape::queries, extents.k_tokens)
-                     : extents.k_tokens;
+  const int first_query =
+      round_up(extents.q_tokens, box_rows) - (work.tile + 1) * Shape::queries;
+  const int key_end = extents.causal
+                          ? min(first_query + Shape::queries, extents.k_tokens)
+                          : extents.k_tokens;
   const int tiles = divide_up(key_end, keys);
   const int group = threadIdx.x / warpgroup;
 
@@ -84,7 +78,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
   __syncthreads();
 
   if (group == Shape::groups) {
-    lower_registers<Shape::producer_registers>();
+    lower_registers<producer_registers<Shape::groups>>();
     if (threadIdx.x == Shape::groups * warpgroup) {
       const auto load_tile = [&](std::uint32_t to, const CUtensorMap& map,
                                  int token, std::uint32_t barrier) {
@@ -116,7 +110,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
     }
     return;
   }
-  raise_registers<Shape::consumer_registers>();
+  raise_registers<consumer_registers<Shape::groups>>();
 
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   const bool leader = threadIdx.x % warpgroup == 0;
@@ -287,9 +281,9 @@ void launch_forward(cudaStream_t stream, const Forward<bf16>& problem) {
       tensor_map(problem.v, extents, extents.k_tokens),
       tensor_map(problem.o, extents, extents.q_tokens)};
   allow_shared(forward_kernel<Shape>, Shape::shared_bytes);
-  forward_kernel<Shape><<<blocks_for(extents, order.tiles), Shape::threads,
-                          Shape::shared_bytes, stream>>>(tensors, extents,
-                                                         order, problem.lse);
+  forward_kernel<Shape>
+      <<<blocks_for(extents, order.tiles), Shape::threads, Shape::shared_bytes,
+         stream>>>(tensors, extents, order, problem.lse);
   check_launch("attention");
 }
 
@@ -300,13 +294,13 @@ void hopper_forward(cudaStream_t stream, const Forward<bf16>& problem) {
   using namespace hopper;
   const int head_dim = problem.extents.head_dim;
   if (head_dim <= 64) {
-    launch_forward<ForwardShape<64, 3, 128, 2, 1>>(stream, problem);
+    launch_forward<ForwardShape<64, 3, 128, 2>>(stream, problem);
   } else if (head_dim <= 80) {
-    launch_forward<ForwardShape<80, 2, 128, 2, 1>>(stream, problem);
+    launch_forward<ForwardShape<80, 2, 128, 2>>(stream, problem);
   } else if (head_dim <= 96) {
-    launch_forward<ForwardShape<96, 2, 128, 2, 1>>(stream, problem);
+    launch_forward<ForwardShape<96, 2, 128, 2>>(stream, problem);
   } else {
-    launch_forward<ForwardShape<128, 2, 128, 2, 1>>(stream, problem);
+    launch_forward<ForwardShape<128, 2, 128, 2>>(stream, problem);
   }
 }
 

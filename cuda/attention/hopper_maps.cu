@@ -44,11 +44,11 @@ CUtensorMap tensor_map(const void* data, const Extents& extents, int tokens,
                                    bytes(batch_stride)};
   const std::uint32_t box[] = {64, box_rows, 1, 1}, steps[] = {1, 1, 1, 1};
   CUtensorMap map;
-  const CUresult result = encode(
-      &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(data), sizes,
-      strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(data),
+             sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     check_cuda(cudaErrorInvalidValue, "cuTensorMapEncodeTiled");
   }
@@ -56,3 +56,19 @@ CUtensorMap tensor_map(const void* data, const Extents& extents, int tokens,
 }
 
 }  // namespace lockstep::attention::hopper
+
+namespace lockstep::attention {
+
+bool is_hopper() {
+  int device = 0, major = 0, minor = 0;
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  check_cuda(
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+      "cudaDeviceGetAttribute");
+  check_cuda(
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
+      "cudaDeviceGetAttribute");
+  return major == 9 && minor == 0;
+}
+
+}  // namespace lockstep::attention
