@@ -66,7 +66,7 @@ struct Layout {
     init_barrier(own_full, 1);
     for (int i = 0; i < Shape::stages; ++i) {
       init_barrier(full + 8 * i, full_arrivals);
-      init_barrier(empty + 8 * i, Shape::groups);
+      init_barrier(empty + 8 * i, 4 * Shape::groups);
     }
     fence_barrier_init();
   }
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   raise_registers<consumer_registers<Shape::groups>>();
 
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-  const bool leader = threadIdx.x % warpgroup == 0;
+  const bool leader = lane == 0;  // of a warp
   const int group_query = first_query + group * box_rows;
   const int row = group_query + warp * 16 + lane / 4;
   const int own_end = extents.causal
@@ -312,7 +312,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   raise_registers<consumer_registers<Shape::groups>>();
 
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-  const bool leader = threadIdx.x % warpgroup == 0;
+  const bool leader = lane == 0;  // of a warp
   const int group_key = first_key + group * box_rows;
   const int row = group_key + warp * 16 + lane / 4;
   const float scale = extents.scale * log2_e;

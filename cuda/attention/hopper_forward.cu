@@ -70,8 +70,8 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     for (int i = 0; i < Shape::stages; ++i) {
       init_barrier(k_full + 8 * i, 1);
       init_barrier(v_full + 8 * i, 1);
-      init_barrier(k_empty + 8 * i, Shape::groups);
-      init_barrier(v_empty + 8 * i, Shape::groups);
+      init_barrier(k_empty + 8 * i, 4 * Shape::groups);
+      init_barrier(v_empty + 8 * i, 4 * Shape::groups);
     }
     fence_barrier_init();
   }
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   raise_registers<consumer_registers<Shape::groups>>();
 
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-  const bool leader = threadIdx.x % warpgroup == 0;
+  const bool leader = lane == 0;  // of a warp
   const int group_query = first_query + group * box_rows;
   const int row = group_query + warp * 16 + lane / 4;
   const int own_end = extents.causal
