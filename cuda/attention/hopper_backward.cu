@@ -11,9 +11,11 @@
 // has the probabilities in registers as its left operand, for which the second
 // kernel computes scores by keys. The products of one step are still running
 // when the next step's scores are started.
-//   D          tokens a block  shared memory (dq, dk dv)   registers
-//   64         192             114 KB, 114 KB              160
-//   80 to 128  128             194 KB, 194 KB              240
+//   D          tokens a block  shared memory  registers
+//   64         192             115 KB         160
+//   80, dq     192             195 KB         160
+//   80, dk dv  128             195 KB         240
+//   96, 128    128             195 KB         240
 // Moves q, k, v, dout, o in and dq, dk, dv out of device memory; what a kernel
 // passes over is read again from L2 by each of its blocks.
 namespace lockstep::attention {
