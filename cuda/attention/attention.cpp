@@ -47,6 +47,28 @@ bool suits_tensor_cores(const std::array<Heads, n>& all) {
          std::all_of(all.begin(), all.end(), aligned_to_16_bytes);
 }
 
+// Head dims of up to 32 would be half zeros in the tiles of the kernels for
+// Hopper.
+bool suits_hopper(int head_dim) {
+  return head_dim > 32 && is_hopper();
+}
+
+void forward_by_tensor_cores(cudaStream_t stream,
+                             const Forward<bf16>& problem) {
+  suits_hopper(problem.extents.head_dim) ? hopper_forward(stream, problem)
+                                         : mma_forward(stream, problem);
+}
+
+void backward_by_tensor_cores(cudaStream_t stream,
+                              const Backward<bf16>& problem) {
+  if (suits_hopper(problem.extents.head_dim)) {
+    hopper_backward(stream, problem);
+  } else {
+    compute_delta(stream, problem);
+    mma_backward(stream, problem);
+  }
+}
+
 template <class T>
 Forward<T> forward_problem(const Heads& o, float* lse, const Heads& q,
                            const Heads& k, const Heads& v, bool causal) {
@@ -84,7 +106,8 @@ void forward(cudaStream_t stream, const Heads& o, float* lse, const Heads& q,
       single_token_forward(stream, problem);
     } else if constexpr (std::is_same_v<T, bf16>) {
       const bool fits = suits_tensor_cores(std::array{o, q, k, v});
-      fits ? mma_forward(stream, problem) : fma_forward(stream, problem);
+      fits ? forward_by_tensor_cores(stream, problem)
+           : fma_forward(stream, problem);
     } else {
       fma_forward(stream, problem);
     }
@@ -100,14 +123,16 @@ void backward(cudaStream_t stream, const BackwardHeads& at, const float* lse,
       single_token_backward(stream, problem);
       return;
     }
-    compute_delta(stream, problem);
     if constexpr (std::is_same_v<T, bf16>) {
       const bool fits = suits_tensor_cores(
           std::array{at.dq, at.dk, at.dv, at.dout, at.o, at.q, at.k, at.v});
-      fits ? mma_backward(stream, problem) : fma_backward(stream, problem);
-    } else {
-      fma_backward(stream, problem);
+      if (fits) {
+        backward_by_tensor_cores(stream, problem);
+        return;
+      }
     }
+    compute_delta(stream, problem);
+    fma_backward(stream, problem);
   };
   at.q.dtype == Dtype::bf16 ? run(bf16{}) : run(float{});
 }

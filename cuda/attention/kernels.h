@@ -64,6 +64,12 @@ void fma_backward(cudaStream_t, const Backward<T>&);
 void mma_forward(cudaStream_t, const Forward<bf16>&);
 void mma_backward(cudaStream_t, const Backward<bf16>&);
 
+// The same for GPUs of compute capability 9.0 by wgmma and bulk tensor copies,
+// for head dims of more than 32. The backward pass computes delta itself.
+bool is_hopper();
+void hopper_forward(cudaStream_t, const Forward<bf16>&);
+void hopper_backward(cudaStream_t, const Backward<bf16>&);
+
 // One query and one key: o = v, dv = dout, dq = dk = 0, exactly.
 template <class T>
 void single_token_forward(cudaStream_t, const Forward<T>&);

@@ -88,6 +88,9 @@ struct Attention {
   std::int64_t heads, queries, keys, dim;
   bool causal = true;
   Values o, lse, dq, dk, dv;
+  // What happens to scores, probabilities, their gradients and results where
+  // they are stored.
+  double (*stored)(double) = [](double x) { return x; };
 
   void run(const Values& q, const Values& k, const Values& v,
            const Values& dout) {
@@ -103,6 +106,9 @@ struct Attention {
                 causal ? t + 1 : keys, k, v, &dout[q_row]);
       }
     }
+    for (Values* values : {&o, &dq, &dk, &dv}) {
+      for (double& value : *values) value = stored(value);
+    }
   }
 
  private:
@@ -116,21 +122,22 @@ struct Attention {
       for (std::int64_t i = 0; i < dim; ++i) {
         p[j] += scale * q[i] * k[first_key + j * dim + i];
       }
-      largest = std::max(largest, p[j]);
+      largest = std::max(largest, p[j] = stored(p[j]));
     }
     for (double& score : p) sum += score = std::exp(score - largest);
     for (std::int64_t j = 0; j < visible; ++j) {
-      p[j] /= sum;
+      p[j] = stored(p[j] / sum);
       for (std::int64_t i = 0; i < dim; ++i) {
         const std::int64_t at = first_key + j * dim + i;
         o[row * dim + i] += p[j] * v[at];
         dp[j] += dout[i] * v[at];
         dv[at] += p[j] * dout[i];
       }
+      dp[j] = stored(dp[j]);
       delta += p[j] * dp[j];
     }
     for (std::int64_t j = 0; j < visible; ++j) {
-      const double ds = scale * p[j] * (dp[j] - delta);
+      const double ds = scale * stored(p[j] * (dp[j] - delta));
       for (std::int64_t i = 0; i < dim; ++i) {
         dq[row * dim + i] += ds * k[first_key + j * dim + i];
         dk[first_key + j * dim + i] += ds * q[i];
