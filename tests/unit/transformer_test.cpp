@@ -59,6 +59,15 @@ double relative_error(std::span<const float> a, std::span<const float> b) {
   return std::sqrt(difference / norm);
 }
 
+ModelConfig tiny(std::int64_t d_ff, std::int64_t layers) {
+  return {.vocab_size = 13,
+          .context_length = 4,
+          .d_model = 8,
+          .d_ff = d_ff,
+          .num_layers = layers,
+          .num_heads = 2};
+}
+
 class TransformerTest : public BackendTest {
  protected:
   bool bf16() const { return precision() == Precision::bf16; }
@@ -137,13 +146,7 @@ TEST_P(TransformerTest, GivesTheReferencesLogitsLossAndGradients) {
 }
 
 TEST_P(TransformerTest, SaysOnceAndFromTheEndThatEachGradientIsReady) {
-  ModelConfig config;
-  config.vocab_size = 13;
-  config.context_length = 4;
-  config.d_model = 8;
-  config.d_ff = 12;
-  config.num_layers = 2;
-  config.num_heads = 2;
+  const ModelConfig config = tiny(/*d_ff=*/12, /*layers=*/2);
   Device& device = *backend().device;
   const Dtype dtype = compute_dtype(precision());
   ParameterStore store(config, 1);
@@ -166,13 +169,7 @@ TEST_P(TransformerTest, SaysOnceAndFromTheEndThatEachGradientIsReady) {
 }
 
 TEST_P(TransformerTest, AccumulatesGradientsOverMicroSteps) {
-  ModelConfig config;
-  config.vocab_size = 13;
-  config.context_length = 4;
-  config.d_model = 8;
-  config.d_ff = 12;
-  config.num_layers = 1;
-  config.num_heads = 2;
+  const ModelConfig config = tiny(/*d_ff=*/12, /*layers=*/1);
   Device& device = *backend().device;
   const Dtype dtype = compute_dtype(precision());
   ParameterStore store(config, 1);
@@ -205,13 +202,7 @@ TEST_P(TransformerTest, AccumulatesGradientsOverMicroSteps) {
 }
 
 TEST_P(TransformerTest, ComputesAgainWhatItDidNotKeep) {
-  ModelConfig config;
-  config.vocab_size = 13;
-  config.context_length = 4;
-  config.d_model = 8;
-  config.d_ff = 32;
-  config.num_layers = 5;
-  config.num_heads = 2;
+  const ModelConfig config = tiny(/*d_ff=*/32, /*layers=*/5);
   Device& device = *backend().device;
   const Dtype dtype = compute_dtype(precision());
   const std::vector<std::int32_t> tokens = {1, 5, 2, 12, 0};
