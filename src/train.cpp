@@ -23,11 +23,11 @@ int train(World& world, int argc, char** argv) {
   world.together([&] {
     command = parse_command_line(argc, argv, world.size(), strategies);
   });
-  if (command.action == CommandLine::Action::help) {
+  if (command.action == Action::help) {
     if (world.root()) fmt::print("{}", help_text(strategies));
     return 0;
   }
-  if (command.action == CommandLine::Action::version) {
+  if (command.action == Action::version) {
     if (world.root()) fmt::print("lockstep {}\n", build_version);
     return 0;
   }

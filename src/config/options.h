@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "config/option_parser.h"
 #include "core/dtype.h"
 #include "model/model_config.h"
 
@@ -79,7 +80,6 @@ struct Options {
 };
 
 struct CommandLine {
-  enum class Action { run, help, version };
   Action action = Action::run;
   Options options;
 };

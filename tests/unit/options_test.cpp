@@ -472,7 +472,6 @@ TEST(Options, HelpShowsDefaultsNamesAndExamples) {
 }
 
 TEST(Options, HelpAndVersionNeedNothingElse) {
-  using Action = CommandLine::Action;
   EXPECT_EQ(parse_exactly({"--help"}).action, Action::help);
   EXPECT_EQ(parse_exactly({"-h"}).action, Action::help);
   EXPECT_EQ(parse_exactly({"no.cfg", "--steps=x", "--help"}).action,
