@@ -144,11 +144,11 @@ std::unique_ptr<CapturedWork> CudaDevice::capture(
   return std::make_unique<CudaGraph>(stream(), issue);
 }
 
-void CudaDevice::push_range(const char* name) {
+void CudaDevice::push_profiler_range(const char* name) {
   nvtxRangePushA(name);
 }
 
-void CudaDevice::pop_range() {
+void CudaDevice::pop_profiler_range() {
   nvtxRangePop();
 }
 

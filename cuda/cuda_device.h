@@ -29,9 +29,6 @@ class CudaDevice : public Device {
   std::unique_ptr<CapturedWork> capture(
       const std::function<void()>& issue) override;
 
-  void push_range(const char* name) override;
-  void pop_range() override;
-
   Event record() override { return compute_.record(); }
   void wait(const Event& event) override { compute_.wait(event); }
   void synchronize() override { compute_.synchronize(); }
@@ -43,6 +40,8 @@ class CudaDevice : public Device {
  protected:
   void* allocate_bytes(std::int64_t bytes) override;
   void free_bytes(void* data) noexcept override;
+  void push_profiler_range(const char* name) override;
+  void pop_profiler_range() override;
 
  private:
   // Made current before the lanes' streams are made.

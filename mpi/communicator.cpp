@@ -35,7 +35,9 @@ void Communicator::book(Collective collective, int times, const Tensor& tensor,
                      name_of(tensor.dtype)),
          begin, end});
   }
-  slot_->busy.emplace_back(std::move(begin), std::move(end));
+  slot_->busy.push_back(
+      {std::string(collective_names[static_cast<int>(collective)]), 0,
+       tensor.bytes(), std::move(begin), std::move(end)});
 }
 
 void Communicator::watch(double seconds,
@@ -114,7 +116,7 @@ void Communicator::broadcast(const Tensor& buffer, int root) {
 void Communicator::join(Device& device, const Event& done) {
   Event begin = device.record();
   device.wait(done);
-  slot_->exposed.emplace_back(std::move(begin), device.record());
+  slot_->exposed.push_back({"wait", 0, 0, std::move(begin), device.record()});
 }
 
 void Communicator::begin_step(std::int64_t step) {
@@ -127,14 +129,22 @@ void Communicator::begin_step(std::int64_t step) {
 
 CommFigures Communicator::figures_of(std::int64_t step) const {
   const Slot& slot = slots_[step % figure_slots];
-  const auto total = [](const Spans& spans) {
+  const auto total = [](const std::vector<Span>& spans) {
     return std::accumulate(
-        spans.begin(), spans.end(), 0.0, [](double sum, const auto& span) {
-          span.second->wait();
-          return sum + span.second->milliseconds_since(*span.first);
+        spans.begin(), spans.end(), 0.0, [](double sum, const Span& span) {
+          span.end->wait();
+          return sum + span.end->milliseconds_since(*span.begin);
         });
   };
   return {slot.traffic, total(slot.busy), total(slot.exposed)};
+}
+
+std::vector<Span> Communicator::collectives_of(std::int64_t step) const {
+  return slots_[step % figure_slots].busy;
+}
+
+std::vector<Span> Communicator::waits_of(std::int64_t step) const {
+  return slots_[step % figure_slots].exposed;
 }
 
 }  // namespace lockstep

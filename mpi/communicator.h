@@ -86,6 +86,10 @@ class Communicator : public Lane {
   static constexpr int figure_slots = 4;
   void begin_step(std::int64_t step);
   CommFigures figures_of(std::int64_t step) const;
+  // The same step's collectives and, named "wait", the stretches in which the
+  // compute lane stood still for them.
+  std::vector<Span> collectives_of(std::int64_t step) const;
+  std::vector<Span> waits_of(std::int64_t step) const;
 
  protected:
   // Called first on threads that look at this lane's events.
@@ -100,12 +104,10 @@ class Communicator : public Lane {
   virtual void do_broadcast(const Tensor& buffer, int root) = 0;
 
  private:
-  // Pairs of events around each stretch of work or of waiting.
-  using Spans = std::vector<std::pair<Event, Event>>;
   struct Slot {
     std::array<Traffic, collective_names.size()> traffic;
-    Spans busy;
-    Spans exposed;
+    std::vector<Span> busy;
+    std::vector<Span> exposed;
   };
   // Runs `work`, which moves `times` the elements of `tensor`.
   template <class Work>

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <memory>
+
 #include "checkpoint/weights.h"
 #include "config/options.h"
 #include "core/atomic_file.h"
@@ -16,6 +18,35 @@
 
 namespace lockstep {
 namespace {
+
+// All steps, and what is asked for after them. `record` is null on all ranks
+// but 0.
+void run(const Options& options, World& world, Trainer& trainer,
+         const RunData& data, Console& console, RunRecord* record) {
+  trainer.run(record, console);
+  console.finish();
+
+  bool recorded = true;
+  if (record != nullptr) {
+    record->set_status("finished", "");
+    record->flush();
+    recorded = record->is_whole();
+    for (const std::string& line : record->take_warnings()) console.warn(line);
+  }
+  if (!options.save_weights.empty()) {
+    save_weights(options.save_weights, trainer.store(), trainer.sync(), world);
+  }
+  if (options.generate > 0) {
+    console.note("\nsample:\n" + sample_text(trainer, options, data) + "\n");
+  }
+  if (record != nullptr && recorded) {
+    console.note(fmt::format("record: {}", record->path()));
+  }
+  world.together([&] {
+    require(recorded, "the model is trained, but {} lacks its last steps",
+            options.output);
+  });
+}
 
 int train(World& world, int argc, char** argv) {
   const std::vector<std::string_view> strategies = gradient_sync_names();
@@ -64,46 +95,47 @@ int train(World& world, int argc, char** argv) {
       check_writable(options.save_weights, "weights");
     }
   });
-
-  Trainer trainer(options, world, placement.backend, *comm, data);
   std::unique_ptr<RunRecord> record;  // on rank 0
-  world.together([&] {
-    if (!world.root()) return;
-    record = std::make_unique<RunRecord>(
-        options.output, run_facts(options, world, placement, argc, argv),
-        world.size());
-  });
+  const auto open_record = [&] {
+    world.together([&] {
+      if (!world.root()) return;
+      record = std::make_unique<RunRecord>(
+          options.output, run_facts(options, world, placement, argc, argv),
+          world.size());
+    });
+  };
+  // The record writes itself while the error is on its way out.
+  const auto record_failure = [&](const std::exception& error) {
+    if (record) record->set_status("failed", error.what());
+  };
+
+  std::unique_ptr<Trainer> trainer;
+  try {
+    trainer = std::make_unique<Trainer>(options, world, placement.backend,
+                                        *comm, data);
+  } catch (const std::exception& error) {
+    open_record();  // too little memory is a result, too
+    record_failure(error);
+    throw;
+  }
+  trainer->set_initial_weights();
+  open_record();
+
   const Device& device = *placement.backend.device;
-  if (const std::string line = trainer.sync().remark(); !line.empty()) {
+  if (const std::string line = trainer->sync().remark(); !line.empty()) {
     console.note(line);
   }
   console.model(options.model, options, device.ledger().figures(),
                 world.size());
-
-  console.start_training(options.steps, options.model.flops_per_token(),
-                         device.peak_flops(options.precision) * world.size());
-  trainer.run(record.get(), console);
-  console.finish();
-
-  bool recorded = true;
-  if (record) {
-    record->flush();
-    recorded = record->is_whole();
-    for (const std::string& line : record->take_warnings()) console.warn(line);
+  console.start_training(options.last_step(), options.model.flops_per_token(),
+                         device.peak_flops(options.precision) * world.size(),
+                         options.warmup_iterations);
+  try {
+    run(options, world, *trainer, data, console, record.get());
+  } catch (const std::exception& error) {
+    record_failure(error);
+    throw;
   }
-  if (!options.save_weights.empty()) {
-    save_weights(options.save_weights, trainer.store(), trainer.sync(), world);
-  }
-  if (options.generate > 0) {
-    console.note("\nsample:\n" + sample_text(trainer, options, data) + "\n");
-  }
-  if (record && recorded) {
-    console.note(fmt::format("record: {}", record->path()));
-  }
-  world.together([&] {
-    require(recorded, "the model is trained, but {} lacks its last steps",
-            options.output);
-  });
   return 0;
 }
 

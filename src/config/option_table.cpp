@@ -40,6 +40,16 @@ OptionValue count(std::int64_t& field, std::int64_t low = 1,
   return whole(field, low, high);
 }
 
+OptionValue step_set(StepSet& field) {
+  return {"steps such as 1,5-8",
+          [&field](const std::string& given) {
+            const auto steps = StepSet::parse(given);
+            if (steps) field = *steps;
+            return steps.has_value();
+          },
+          [&field] { return field.text(); }};
+}
+
 // A level by its name, or block:K.
 OptionValue recompute(Recompute& field) {
   static constexpr Choice<RecomputeLevel> levels[] = {
@@ -119,6 +129,9 @@ std::vector<OptionGroup> option_table(
          "order of the sequences"}}},
       {"Run",
        {{"steps", "N", count(o.steps), "optimizer steps"},
+        {"warmup-iterations", "N", count(o.warmup_iterations, 0),
+         "further steps before these, which train as they do and which "
+         "statistics leave out"},
         {"batch-size", "N", count(o.batch_size),
          "sequences per rank and micro-step"},
         {"grad-accumulation", "N", count(o.grad_accumulation),
@@ -137,7 +150,7 @@ std::vector<OptionGroup> option_table(
         {"warmup-steps", "N", count(o.warmup_steps, 0),
          "steps of linear warm-up"},
         {"decay-steps", "N", count(o.decay_steps),
-         "step at which the cosine decay ends", "steps"},
+         "step at which the cosine decay ends", "the last step"},
         {"weight-decay", "X", number(o.weight_decay, non_negative),
          "of AdamW, decoupled"},
         {"decay-norms", "[=BOOL]", choice(o.decay_norms, booleans),
@@ -186,6 +199,11 @@ std::vector<OptionGroup> option_table(
         {"timing", "NAME", choice(o.timing, timings),
          "clock of the phases; sync waits for the device after each, which "
          "costs speed"},
+        {"memory-timeline", "STEPS", step_set(o.memory_timeline),
+         "record every allocation that these steps find or make: 1,5-8"},
+        {"trace", "STEPS", step_set(o.trace),
+         "record when phases, units and collectives of these steps began and "
+         "ended"},
         {"save-weights", "FILE.h5", text(o.save_weights),
          "write the final weights"},
         {"init", "FILE.h5[:/GROUP]", text(o.init), "read the initial weights"},

@@ -24,7 +24,7 @@ void apply_all(std::vector<Setting> settings,
 // The defaults that depend on other values.
 void resolve(Options& o, const std::set<std::string>& given, int world_size) {
   if (!given.contains("min-lr")) o.min_lr = o.lr / 10;
-  if (!given.contains("decay-steps")) o.decay_steps = o.steps;
+  if (!given.contains("decay-steps")) o.decay_steps = o.last_step();
   if (o.world_size == 0) o.world_size = world_size;
   if (!given.contains("sync")) o.sync = o.world_size == 1 ? "none" : "naive";
 }

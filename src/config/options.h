@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "config/option_parser.h"
+#include "config/step_set.h"
 #include "core/dtype.h"
 #include "model/model_config.h"
 
@@ -33,7 +34,8 @@ struct Options {
   SamplerKind sampler = SamplerKind::random;
 
   std::int64_t steps = 100;
-  std::int64_t batch_size = 4;  // sequences per rank and micro-step
+  std::int64_t warmup_iterations = 0;  // steps before these, not measured
+  std::int64_t batch_size = 4;         // sequences per rank and micro-step
   std::int64_t grad_accumulation = 1;
   std::uint64_t seed = 1;
   Mode mode = Mode::train;
@@ -42,7 +44,7 @@ struct Options {
   double lr = 3e-4;
   double min_lr = 3e-5;  // resolved: the default is a tenth of `lr`
   std::int64_t warmup_steps = 0;
-  std::int64_t decay_steps = 0;  // resolved: the default is `steps`
+  std::int64_t decay_steps = 0;  // resolved: the default is last_step()
   double weight_decay = 0.1;
   bool decay_norms = true;
   double beta1 = 0.9;
@@ -69,10 +71,15 @@ struct Options {
 
   std::string output = "run.h5";
   Timing timing = Timing::events;
+  StepSet memory_timeline;  // steps whose memory events are recorded
+  StepSet trace;            // steps whose spans of work are recorded
   std::string save_weights;
   std::string init;  // FILE.h5[:/group]
   std::int64_t generate = 0;
   Progress progress = Progress::automatic;
+
+  // Steps count from 1 to this; those of the warm-up come first.
+  std::int64_t last_step() const { return warmup_iterations + steps; }
 
   // Every option with its value in effect, in the order of --help, as text:
   // for the record, and to compare ranks.

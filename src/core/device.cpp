@@ -1,6 +1,7 @@
 #include "core/device.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace lockstep {
@@ -50,6 +51,32 @@ Buffer Device::allocate(std::int64_t bytes, Category category,
         ledger_.summary());
   }
   return {*this, data, bytes, category, std::move(name)};
+}
+
+void Device::push_range(const char* name) {
+  push_profiler_range(name);
+  if (!tracing_) return;
+  const int depth = static_cast<int>(open_.size());
+  open_.push_back(trace_.size());
+  trace_.push_back({name, depth, 0, record(), nullptr});
+}
+
+void Device::pop_range() {
+  pop_profiler_range();
+  if (!tracing_) return;
+  trace_.at(open_.back()).end = record();
+  open_.pop_back();
+}
+
+void Device::start_trace() {
+  tracing_ = true;
+  trace_.clear();
+  open_.clear();
+}
+
+std::vector<Span> Device::take_trace() {
+  tracing_ = false;
+  return std::exchange(trace_, {});
 }
 
 void upload(Device& device, const Tensor& to, std::span<const float> from) {

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/lane.h"
 #include "core/memory_ledger.h"
@@ -98,9 +99,14 @@ class Device : public Lane {
     return nullptr;
   }
 
-  // Names the work issued until pop_range() for profilers (NVTX).
-  virtual void push_range(const char*) {}
-  virtual void pop_range() {}
+  // Names the work issued until pop_range(): for profilers (NVTX), and for
+  // the trace. Ranges nest.
+  void push_range(const char* name);
+  void pop_range();
+  // Between start and take, every range is kept as a span, in the order of
+  // their beginnings. It begins and ends outside of all ranges.
+  void start_trace();
+  std::vector<Span> take_trace();
 
   MemoryLedger& ledger() { return ledger_; }
   const MemoryLedger& ledger() const { return ledger_; }
@@ -110,9 +116,14 @@ class Device : public Lane {
   // Zeroed memory; nullptr when there is not enough.
   virtual void* allocate_bytes(std::int64_t bytes) = 0;
   virtual void free_bytes(void* data) noexcept = 0;
+  virtual void push_profiler_range(const char*) {}
+  virtual void pop_profiler_range() {}
 
  private:
   MemoryLedger ledger_;
+  bool tracing_ = false;
+  std::vector<Span> trace_;
+  std::vector<std::size_t> open_;  // indices of trace_, the innermost last
 };
 
 // fp32 host values into an f32 or bf16 tensor (rounded to nearest even), and

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <new>
 
 #include "core/error.h"
@@ -313,6 +314,19 @@ void Dataset::read(std::int64_t begin, std::span<T> out) const {
 }
 
 template <class T>
+std::vector<T> Dataset::read_column(const std::string& name) const {
+  const Id space = space_id(H5Dget_space(id_));
+  std::vector<T> values(points_of(space, name_));
+  if (values.empty()) return values;
+  const Id type = type_id(H5Tcreate(H5T_COMPOUND, sizeof(T)));
+  const std::string what = fmt::format("read column '{}' of {}", name, name_);
+  checked(H5Tinsert(type, name.c_str(), 0, native<T>()), what);
+  checked(H5Dread(id_, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()),
+          what);
+  return values;
+}
+
+template <class T>
 void Dataset::write(std::span<const T> values) {
   const Id space = space_id(H5Dget_space(id_));
   const std::size_t count = points_of(space, name_);
@@ -442,16 +456,12 @@ Group Group::create_group(const std::string& path) {
 
 namespace {
 
-Dataset new_dataset(hid_t group, const std::string& owner,
-                    const std::string& path, hid_t type, hid_t space,
-                    hid_t properties) {
-  const std::string where = relative(path);
-  const std::string name = joined(owner, where);
-  return {{checked(H5Dcreate2(group, where.c_str(), type, space,
-                              with_intermediates(), properties, H5P_DEFAULT),
-                   "create dataset " + name),
-           H5Dclose},
-          name};
+Id new_dataset(hid_t group, const std::string& name, const std::string& path,
+               hid_t type, hid_t space, hid_t properties) {
+  return {checked(H5Dcreate2(group, relative(path).c_str(), type, space,
+                             with_intermediates(), properties, H5P_DEFAULT),
+                  "create dataset " + name),
+          H5Dclose};
 }
 
 }  // namespace
@@ -462,7 +472,8 @@ Dataset Group::create_dataset(const std::string& path,
   const std::vector<hsize_t> extents(shape.begin(), shape.end());
   const Id space = space_id(H5Screate_simple(static_cast<int>(extents.size()),
                                              extents.data(), nullptr));
-  return new_dataset(id_, name_, path, native<T>(), space, H5P_DEFAULT);
+  const std::string name = joined(name_, relative(path));
+  return {new_dataset(id_, name, path, native<T>(), space, H5P_DEFAULT), name};
 }
 
 template <class T>
@@ -480,7 +491,79 @@ Dataset Group::create_extendible(const std::string& path,
                                              extents.data(), limits.data()));
   const Id properties = property_id(H5Pcreate(H5P_DATASET_CREATE));
   H5Pset_chunk(properties, static_cast<int>(chunk.size()), chunk.data());
-  return new_dataset(id_, name_, path, native<T>(), space, properties);
+  const std::string name = joined(name_, relative(path));
+  return {new_dataset(id_, name, path, native<T>(), space, properties), name};
+}
+
+namespace {
+
+// A column as it lies in the rows of a table.
+struct TableMember {
+  Id type;
+  std::size_t bytes = 0;
+  std::function<void(std::size_t row, std::byte* to)> put;
+};
+
+template <class T>
+TableMember table_member(const std::vector<T>& values) {
+  return {type_id(H5Tcopy(native<T>())), sizeof(T),
+          [&values](std::size_t row, std::byte* to) {
+            std::memcpy(to, &values[row], sizeof(T));
+          }};
+}
+
+TableMember table_member(const std::vector<std::string>& values) {
+  std::size_t width = 1;
+  for (const std::string& value : values) width = std::max(width, value.size());
+  Id type = type_id(H5Tcopy(H5T_C_S1));
+  H5Tset_size(type, width);
+  H5Tset_strpad(type, H5T_STR_NULLPAD);
+  H5Tset_cset(type, H5T_CSET_UTF8);
+  return {std::move(type), width, [&values](std::size_t row, std::byte* to) {
+            std::memcpy(to, values[row].data(), values[row].size());
+          }};
+}
+
+}  // namespace
+
+Dataset Group::create_table(const std::string& path,
+                            const std::vector<TableColumn>& columns) {
+  std::vector<TableMember> members;
+  std::size_t rows = 0, width = 0;
+  for (const TableColumn& column : columns) {
+    std::visit(
+        [&](const auto& values) {
+          require(members.empty() || values.size() == rows,
+                  "column '{}' of {}{} has {} rows, others {}", column.name,
+                  name_, path, values.size(), rows);
+          rows = values.size();
+          members.push_back(table_member(values));
+        },
+        column.values);
+    width += members.back().bytes;
+  }
+
+  const Id type = type_id(H5Tcreate(H5T_COMPOUND, width));
+  std::vector<std::byte> packed(rows * width);
+  std::size_t offset = 0;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    checked(H5Tinsert(type, columns[i].name.c_str(), offset, members[i].type),
+            "make a table of " + name_ + path);
+    for (std::size_t row = 0; row < rows; ++row) {
+      members[i].put(row, packed.data() + row * width + offset);
+    }
+    offset += members[i].bytes;
+  }
+
+  const hsize_t extent = rows;
+  const Id space = space_id(H5Screate_simple(1, &extent, nullptr));
+  const std::string name = joined(name_, relative(path));
+  Id id = new_dataset(id_, name, path, type, space, H5P_DEFAULT);
+  if (rows > 0) {
+    checked(H5Dwrite(id, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, packed.data()),
+            "write " + name);
+  }
+  return {std::move(id), name};
 }
 
 namespace {
@@ -561,6 +644,7 @@ std::string version() {
 #define LOCKSTEP_HDF5_TYPE(T)                                                  \
   template std::vector<T> Dataset::read<T>() const;                            \
   template void Dataset::read<T>(std::int64_t, std::span<T>) const;            \
+  template std::vector<T> Dataset::read_column<T>(const std::string&) const;   \
   template void Dataset::write<T>(std::span<const T>);                         \
   template void Dataset::append<T>(std::span<const T>);                        \
   template Dataset Group::create_dataset<T>(const std::string&,                \

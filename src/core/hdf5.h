@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 // A thin layer over HDF5's C API: identifiers that close themselves, and every
@@ -80,11 +81,22 @@ class Dataset : public Object {
   std::vector<T> read() const;
   template <class T>
   void read(std::int64_t begin, std::span<T> out) const;
+  // A column of a table, T: double or std::int64_t.
+  template <class T>
+  std::vector<T> read_column(const std::string& name) const;
   template <class T>
   void write(std::span<const T> values);
   // Adds whole rows along the first axis of an extendible dataset.
   template <class T>
   void append(std::span<const T> rows);
+};
+
+// A named column of a table.
+struct TableColumn {
+  std::string name;
+  std::variant<std::vector<double>, std::vector<std::int64_t>,
+               std::vector<std::string>>
+      values;
 };
 
 struct Child {
@@ -114,6 +126,10 @@ class Group : public Object {
   Dataset create_extendible(const std::string& path,
                             const std::vector<std::int64_t>& row_shape,
                             std::int64_t rows_a_chunk);
+  // One axis of rows of a compound type; texts have a fixed length. Columns
+  // are equally long.
+  Dataset create_table(const std::string& path,
+                       const std::vector<TableColumn>& columns);
 };
 
 enum class Access {

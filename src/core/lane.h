@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <string>
 
 namespace lockstep {
 
@@ -17,6 +19,15 @@ class EventState {
   virtual double milliseconds_since(const EventState& earlier) const = 0;
 };
 using Event = std::shared_ptr<EventState>;
+
+// A named stretch of work on a lane. Stretches nest; 0 is the outermost.
+struct Span {
+  std::string name;
+  int depth = 0;
+  std::int64_t bytes = 0;  // that it moved, where that is what it does
+  Event begin;
+  Event end;
+};
 
 // An in-order queue of work: the compute lane (a Device) or the communication
 // lane (a Communicator). On CUDA a lane is a stream. On CPUs the compute lane

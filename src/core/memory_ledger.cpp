@@ -21,25 +21,34 @@ MemoryLedger::MemoryLedger() : start_ns_(now_ns()) {}
 
 void MemoryLedger::add(std::int64_t bytes, Category category,
                        std::string_view name) {
-  book(bytes, category, name);
+  const std::lock_guard lock(mutex_);
+  const MemoryEvent event{now_us(), bytes, category, std::string(name)};
+  held_.push_back(event);
+  book(event);
 }
 
 void MemoryLedger::remove(std::int64_t bytes, Category category,
                           std::string_view name) {
-  book(-bytes, category, name);
+  const std::lock_guard lock(mutex_);
+  const auto it =
+      std::find_if(held_.rbegin(), held_.rend(), [&](const MemoryEvent& held) {
+        return held.delta_bytes == bytes && held.category == category &&
+               held.name == name;
+      });
+  if (it != held_.rend()) held_.erase(std::next(it).base());
+  book({now_us(), -bytes, category, std::string(name)});
 }
 
-void MemoryLedger::book(std::int64_t delta, Category category,
-                        std::string_view name) {
-  const std::lock_guard lock(mutex_);
-  figures_.bytes[static_cast<int>(category)] += delta;
-  figures_.total += delta;
+void MemoryLedger::book(const MemoryEvent& event) {
+  figures_.bytes[static_cast<int>(event.category)] += event.delta_bytes;
+  figures_.total += event.delta_bytes;
   figures_.peak = std::max(figures_.peak, figures_.total);
   ++changes_;
-  if (keeping_timeline_) {
-    timeline_.push_back({static_cast<double>(now_ns() - start_ns_) / 1e3, delta,
-                         category, std::string(name)});
-  }
+  if (keeping_timeline_) timeline_.push_back(event);
+}
+
+double MemoryLedger::now_us() const {
+  return static_cast<double>(now_ns() - start_ns_) / 1e3;
 }
 
 MemoryFigures MemoryLedger::figures() const {
@@ -55,6 +64,7 @@ std::int64_t MemoryLedger::changes() const {
 void MemoryLedger::start_timeline() {
   const std::lock_guard lock(mutex_);
   keeping_timeline_ = true;
+  timeline_ = held_;
 }
 
 std::vector<MemoryEvent> MemoryLedger::take_timeline() {

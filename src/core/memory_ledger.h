@@ -53,19 +53,23 @@ class MemoryLedger {
   // Bookings so far. As long as it stays, memory is where it was.
   std::int64_t changes() const;
 
-  // Between start and take, every event is kept.
+  // Between start and take, every event is kept. What is held at the start
+  // comes first, as it was allocated, so that the sum of all deltas is what is
+  // held at the end.
   void start_timeline();
   std::vector<MemoryEvent> take_timeline();
+  double now_us() const;  // on the clock of the events
 
   // "parameters 1.2 GiB, gradients 2.4 GiB, …", largest first.
   std::string summary() const;
 
  private:
-  void book(std::int64_t delta, Category category, std::string_view name);
+  void book(const MemoryEvent& event);
 
   mutable std::mutex mutex_;
   MemoryFigures figures_;
   std::int64_t changes_ = 0;
+  std::vector<MemoryEvent> held_;
   bool keeping_timeline_ = false;
   std::vector<MemoryEvent> timeline_;
   std::int64_t start_ns_ = 0;

@@ -164,6 +164,7 @@ void Transformer::compute_norm1(const Unit& unit, const Block& at,
 }
 
 void Transformer::compute_attention(const Unit& unit, const Block& at) {
+  const ScopedRange range(device_, "attention");
   const std::int64_t heads = config_.num_heads;
   const std::int64_t batch = rows_ / config_.context_length;
   const Tensor qkv = rows(at.qkv);
@@ -183,6 +184,7 @@ void Transformer::compute_norm2(const Unit& unit, const Block& at,
 }
 
 void Transformer::compute_hidden(const Unit& unit, const Block& at) {
+  const ScopedRange range(device_, "feed-forward");
   ops_.linear(rows(at.gate_up), rows(at.norm2),
               stacked(unit, unit.parameters, w1, w3));
   ops_.swiglu(rows(at.hidden), rows(at.gate_up));

@@ -55,25 +55,6 @@ double step_ms(const StepFigures& figures) {
   return most;
 }
 
-std::string statistics_row(std::string_view name, std::vector<double> values,
-                           double whole) {
-  const auto n = static_cast<double>(values.size());
-  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / n;
-  double squares = 0;
-  for (const double value : values) squares += (value - mean) * (value - mean);
-  const double deviation = n > 1 ? std::sqrt(squares / (n - 1)) : 0;
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  const double median = values.size() % 2 == 1
-                            ? values[middle]
-                            : (values[middle - 1] + values[middle]) / 2;
-  return fmt::format(
-      "  {:<13}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}"
-      "{:>8.1f}%\n",
-      name, mean, deviation, values.front(), median, values.back(),
-      whole > 0 ? 100 * mean / whole : 0);
-}
-
 }  // namespace
 
 std::string rank_table(const std::vector<RankRow>& rows) {
@@ -165,12 +146,14 @@ std::string progress_line(const std::string& line, std::int64_t step,
 void PhaseTable::add(const StepFigures& figures) {
   Row row;
   row.tokens = figures.tokens;
+  const auto book = [&](int column, double ms) {
+    row.ms[column] = std::max(row.ms[column], ms);
+    row.mean_ms[column] += ms / double(figures.ranks.size());
+  };
   for (const RankFigures& rank : figures.ranks) {
-    for (int i = 0; i < phase_count; ++i) {
-      row.ms[i] = std::max(row.ms[i], rank.phase_ms[i]);
-    }
-    row.ms[comm_busy] = std::max(row.ms[comm_busy], rank.comm_busy_ms);
-    row.ms[comm_exposed] = std::max(row.ms[comm_exposed], rank.comm_exposed_ms);
+    for (int i = 0; i < phase_count; ++i) book(i, rank.phase_ms[i]);
+    book(comm_busy, rank.comm_busy_ms);
+    book(comm_exposed, rank.comm_exposed_ms);
   }
   several_ranks_ = figures.ranks.size() > 1;
   rows_.push_back(row);
@@ -178,50 +161,79 @@ void PhaseTable::add(const StepFigures& figures) {
   if (rows_.size() > most_steps) rows_.pop_front();
 }
 
-std::size_t PhaseTable::left_out() const {
-  const bool first_is_there = added_ == std::ssize(rows_);
-  return first_is_there && added_ > 2 ? 1 : 0;
+std::int64_t PhaseTable::left_out() const {
+  if (warmup_iterations_ > 0) return std::min(warmup_iterations_, added_ - 1);
+  return added_ > 2 ? 1 : 0;
+}
+
+std::deque<PhaseTable::Row>::const_iterator PhaseTable::measured() const {
+  const std::int64_t dropped = added_ - std::ssize(rows_);
+  return rows_.begin() + std::max<std::int64_t>(left_out() - dropped, 0);
 }
 
 double PhaseTable::tokens_per_second() const {
   double tokens = 0, ms = 0;
-  for (std::size_t i = left_out(); i < rows_.size(); ++i) {
-    tokens += double(rows_[i].tokens);
-    ms += rows_[i].ms[static_cast<int>(Phase::step)];
+  for (auto row = measured(); row != rows_.end(); ++row) {
+    tokens += double(row->tokens);
+    ms += row->ms[static_cast<int>(Phase::step)];
   }
   return ms > 0 ? 1e3 * tokens / ms : 0;
 }
 
+std::string PhaseTable::row_text(std::string_view name, int column,
+                                 double mean_step_ms) const {
+  std::vector<double> values;
+  double mean_of_ranks = 0;
+  for (auto row = measured(); row != rows_.end(); ++row) {
+    values.push_back(row->ms[column]);
+    mean_of_ranks += row->mean_ms[column];
+  }
+  const auto n = static_cast<double>(values.size());
+  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / n;
+  double squares = 0;
+  for (const double value : values) squares += (value - mean) * (value - mean);
+  const double deviation = n > 1 ? std::sqrt(squares / (n - 1)) : 0;
+  std::sort(values.begin(), values.end());
+  const std::size_t middle = values.size() / 2;
+  const double median = values.size() % 2 == 1
+                            ? values[middle]
+                            : (values[middle - 1] + values[middle]) / 2;
+  return fmt::format(
+      "  {:<13}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}"
+      "{:>8.1f}%\n",
+      name, mean, deviation, values.front(), median, values.back(),
+      mean_step_ms > 0 ? 100 * mean_of_ranks / n / mean_step_ms : 0);
+}
+
 std::string PhaseTable::text() const {
   if (rows_.empty()) return "";
-  const auto column = [&](int i) {
-    std::vector<double> values;
-    for (auto row = rows_.begin() + static_cast<std::ptrdiff_t>(left_out());
-         row != rows_.end(); ++row) {
-      values.push_back(row->ms[i]);
-    }
-    return values;
-  };
-  const auto whole = column(static_cast<int>(Phase::step));
-  const double mean = std::accumulate(whole.begin(), whole.end(), 0.0) /
-                      static_cast<double>(whole.size());
+  double step_ms = 0;
+  for (auto row = measured(); row != rows_.end(); ++row) {
+    step_ms += row->mean_ms[static_cast<int>(Phase::step)];
+  }
+  const std::int64_t steps = rows_.end() - measured();
+  step_ms /= double(steps);
   std::string text =
       fmt::format("  {:<13}{:>10}{:>10}{:>10}{:>10}{:>10}{:>9}\n", "phase (ms)",
                   "mean", "std", "min", "median", "max", "share");
   for (int i = 0; i < phase_count; ++i) {
-    text += statistics_row(phase_names[i], column(i), mean);
+    text += row_text(phase_names[i], i, step_ms);
   }
   if (several_ranks_) {
-    text += statistics_row("comm busy", column(comm_busy), mean);
-    text += statistics_row("comm exposed", column(comm_exposed), mean);
+    text += row_text("comm busy", comm_busy, step_ms);
+    text += row_text("comm exposed", comm_exposed, step_ms);
   }
-  const std::string which =
-      added_ > std::ssize(rows_)
-          ? fmt::format("the latest {} of {} steps", whole.size(), added_)
-          : fmt::format("{} step{}{}", whole.size(),
-                        whole.size() == 1 ? "" : "s",
-                        left_out() > 0 ? " after the first" : "");
-  return text + fmt::format("  over {}, the slowest rank of each\n", which);
+  std::string which = fmt::format("{} step{}", steps, steps == 1 ? "" : "s");
+  if (added_ > std::ssize(rows_)) {
+    which = fmt::format("the latest {} of {} steps", steps, added_);
+  } else if (warmup_iterations_ > 0) {
+    which += fmt::format(" after {} of warm-up", left_out());
+  } else if (left_out() > 0) {
+    which += " after the first";
+  }
+  return text +
+         fmt::format("  over {}, the slowest rank of each{}\n", which,
+                     several_ranks_ ? "; share: of all ranks' time" : "");
 }
 
 Console::Console(Progress progress, bool speaks, std::FILE* out)
@@ -253,7 +265,9 @@ void Console::model(const ModelConfig& config, const Options& options,
 }
 
 void Console::start_training(std::int64_t steps, double flops_per_token,
-                             double peak_flops) {
+                             double peak_flops,
+                             std::int64_t warmup_iterations) {
+  phases_ = PhaseTable(warmup_iterations);
   steps_ = steps;
   flops_per_token_ = flops_per_token;
   peak_flops_ = peak_flops;

@@ -25,11 +25,15 @@ struct RankRow {
 
 // The times of the latest steps and their table: mean, deviation, least, median
 // and most of each phase in ms, each step's time being that of the slowest
-// rank. The first step, which warms up, is left out if there are more than
-// two. Memory does not grow with the ranks, nor beyond `most_steps`.
+// rank; and its share of all ranks' time. The warm-up is left out; without one,
+// the first step is if there are more than two. Memory does not grow with the
+// ranks, nor beyond `most_steps`.
 class PhaseTable {
  public:
   static constexpr std::size_t most_steps = 10'000;
+
+  explicit PhaseTable(std::int64_t warmup_iterations = 0)
+      : warmup_iterations_(warmup_iterations) {}
 
   void add(const StepFigures& figures);
   // Ends with a line that says which steps it is over; "" before the first.
@@ -41,11 +45,16 @@ class PhaseTable {
   static constexpr int comm_busy = phase_count;
   static constexpr int comm_exposed = phase_count + 1;
   struct Row {
-    std::array<double, phase_count + 2> ms{};  // phases, then the above
+    // Phases, then the above: of the slowest rank, and the ranks' mean.
+    std::array<double, phase_count + 2> ms{}, mean_ms{};
     std::int64_t tokens = 0;
   };
-  std::size_t left_out() const;  // of rows_, at the front
+  std::int64_t left_out() const;  // of those added, at the front
+  std::deque<Row>::const_iterator measured() const;  // the first such row
+  std::string row_text(std::string_view name, int column,
+                       double mean_step_ms) const;
 
+  std::int64_t warmup_iterations_;
   std::deque<Row> rows_;
   std::int64_t added_ = 0;
   bool several_ranks_ = false;
@@ -63,9 +72,10 @@ class Console {
 
   // Progress: on a terminal a line that redraws itself, at most ten times a
   // second; otherwise plain lines, one a second, and the first and last step.
-  // peak_flops: of all ranks' devices together, 0 where it isn't known.
+  // steps: the last one's number, those of the warm-up included. peak_flops: of
+  // all ranks' devices together, 0 where it isn't known.
   void start_training(std::int64_t steps, double flops_per_token,
-                      double peak_flops);
+                      double peak_flops, std::int64_t warmup_iterations = 0);
   void step(const StepFigures& figures);
   void validation(std::int64_t step, double loss);
   // The table of phases, the loss before and after, and tokens/s in the steps.

@@ -106,6 +106,8 @@ struct RunRecord::State {
 
   void write_facts(const RunFacts& facts) {
     file.set_attribute("schema_version", schema_version);
+    file.set_attribute("status", "running");
+    file.set_attribute("error", "");
     const std::time_t now = std::time(nullptr);
     file.set_attribute("created",
                        fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now)));
@@ -124,6 +126,9 @@ struct RunRecord::State {
     for (const auto& [name, value] : facts.config) {
       config.set_attribute(name, value);
     }
+    file.group("validation")
+        .set_attribute("description",
+                       "empty unless --validation-every is above 0");
   }
 
   template <class Visit>
@@ -207,6 +212,63 @@ void RunRecord::add_validation(std::int64_t step, double loss) {
   state_->all_written = false;
   state_->validation_step.add(step);
   state_->validation_loss.add(loss);
+}
+
+void RunRecord::add_memory_timeline(std::int64_t step, int rank,
+                                    const MemoryTimeline& timeline) {
+  std::vector<double> times;
+  std::vector<std::int64_t> deltas;
+  std::vector<std::string> categories, names;
+  for (const MemoryEvent& event : timeline.events) {
+    times.push_back(event.time_us);
+    deltas.push_back(event.delta_bytes);
+    categories.emplace_back(name_of(event.category));
+    names.push_back(event.name);
+  }
+  hdf5::Dataset table = state_->file.create_table(
+      fmt::format("memory/timeline/step_{}/rank_{}", step, rank),
+      {{"time_us", times},
+       {"delta_bytes", deltas},
+       {"category", categories},
+       {"name", names}});
+  table.set_attribute("description",
+                      "allocations (> 0) and frees (< 0), from those held at "
+                      "the step's beginning on");
+  table.set_attribute("begin_us", timeline.begin_us);
+  table.set_attribute("end_us", timeline.end_us);
+  state_->all_written = false;
+}
+
+void RunRecord::add_trace(std::int64_t step, int rank,
+                          std::span<const TraceRow> rows) {
+  std::vector<double> begins, durations;
+  std::vector<std::int64_t> depths, bytes;
+  std::vector<std::string> lanes, names;
+  for (const TraceRow& row : rows) {
+    begins.push_back(row.begin_us);
+    durations.push_back(row.duration_us);
+    depths.push_back(row.depth);
+    bytes.push_back(row.bytes);
+    lanes.push_back(row.lane);
+    names.push_back(row.name);
+  }
+  state_->file
+      .create_table(fmt::format("trace/step_{}/rank_{}", step, rank),
+                    {{"begin_us", begins},
+                     {"duration_us", durations},
+                     {"lane", lanes},
+                     {"name", names},
+                     {"depth", depths},
+                     {"bytes", bytes}})
+      .set_attribute("description",
+                     "stretches of work, from the step's beginning on");
+  state_->all_written = false;
+}
+
+void RunRecord::set_status(std::string_view status, std::string_view error) {
+  state_->file.set_attribute("status", status);
+  state_->file.set_attribute("error", error);
+  state_->all_written = false;
 }
 
 void RunRecord::flush_if_due() {

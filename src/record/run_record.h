@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -49,6 +50,24 @@ struct StepFigures {
   std::vector<RankFigures> ranks;
 };
 
+// A stretch of work on one of a rank's lanes.
+struct TraceRow {
+  std::string lane;  // "compute", "communication" or "exposed"
+  std::string name;  // a phase, a unit, a group of kernels, a collective
+  std::int64_t depth = 0;
+  std::int64_t bytes = 0;
+  double begin_us = 0;  // since the rank's step began
+  double duration_us = 0;
+};
+
+// One rank's memory events of a step, from what it held at the step's
+// beginning on, and when the step began and ended on their clock.
+struct MemoryTimeline {
+  double begin_us = 0;
+  double end_us = 0;
+  std::vector<MemoryEvent> events;
+};
+
 // A run's facts, written once as attributes of the root group.
 struct RunFacts {
   std::vector<std::pair<std::string, std::string>> texts;
@@ -74,6 +93,12 @@ class RunRecord {
 
   void add_step(const StepFigures& figures);
   void add_validation(std::int64_t step, double loss);
+  void add_memory_timeline(std::int64_t step, int rank,
+                           const MemoryTimeline& timeline);
+  void add_trace(std::int64_t step, int rank, std::span<const TraceRow> rows);
+  // How the run ended, until when the record says "running": "finished", or
+  // "failed" with the error. To be flushed.
+  void set_status(std::string_view status, std::string_view error);
   // Flushes when it is due: every second at first, more rarely as the file
   // grows, so that writing stays below 2% of the time.
   void flush_if_due();

@@ -32,6 +32,11 @@ class PhaseClock {
   const Marks& marks() const { return *now_; }
   void append(const Marks& marks);
 
+  // When a step began.
+  const Event& beginning(std::int64_t step) const {
+    return marks_[step % slots].front().second;
+  }
+
   // Milliseconds by phase; Phase::step is the whole.
   std::array<double, phase_count> milliseconds(std::int64_t step) const;
 

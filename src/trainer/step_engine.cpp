@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace lockstep {
 namespace {
@@ -74,13 +75,32 @@ double StepEngine::learning_rate(std::int64_t step) const {
 
 void StepEngine::issue(std::int64_t step) {
   Numbers& numbers = numbers_[step % in_flight];
+  const bool traced = options_.trace.contains(step);
+  const bool watched = options_.memory_timeline.contains(step);
+  if (traced) device_.start_trace();
+  if (watched) {
+    numbers.memory_timeline.begin_us = device_.ledger().now_us();
+    device_.ledger().start_timeline();
+  }
+  issue_phases(step);
+  if (watched) {
+    numbers.memory_timeline.events = device_.ledger().take_timeline();
+    numbers.memory_timeline.end_us = device_.ledger().now_us();
+  }
+  if (traced) numbers.trace = device_.take_trace();
+}
+
+void StepEngine::issue_phases(std::int64_t step) {
+  Numbers& numbers = numbers_[step % in_flight];
   clock_.begin_step(step);
   comm_.begin_step(step);
   clock_.enter(Phase::data);
   const auto batches = feeder_.next();
   optimizer_.prepare(step, learning_rate(step));
-  uses_graphs_&& step > 1 ? launch_work(step, batches)
-                          : issue_work(step, batches);
+  // Ranges are seen as they are issued, so traced steps are no graphs.
+  const bool as_graph =
+      uses_graphs_ && step > 1 && !options_.trace.contains(step);
+  as_graph ? launch_work(step, batches) : issue_work(step, batches);
   feeder_.release();
   numbers.done = clock_.end_step();
 }
@@ -140,8 +160,26 @@ void StepEngine::launch_work(std::int64_t step,
   capture.work->launch();
 }
 
+std::vector<TraceRow> StepEngine::trace_rows(std::int64_t step) const {
+  if (!options_.trace.contains(step)) return {};
+  const EventState& begin = *clock_.beginning(step);
+  std::vector<TraceRow> rows;
+  const auto add = [&](const char* lane, const std::vector<Span>& spans) {
+    for (const Span& span : spans) {
+      span.end->wait();
+      rows.push_back({lane, span.name, span.depth, span.bytes,
+                      1e3 * span.begin->milliseconds_since(begin),
+                      1e3 * span.end->milliseconds_since(*span.begin)});
+    }
+  };
+  add("compute", numbers_[step % in_flight].trace);
+  add("communication", comm_.collectives_of(step));
+  add("exposed", comm_.waits_of(step));
+  return rows;
+}
+
 StepEngine::Result StepEngine::wait(std::int64_t step) {
-  const Numbers& numbers = numbers_[step % in_flight];
+  Numbers& numbers = numbers_[step % in_flight];
   numbers.done->wait();
   Result result;
   result.loss = numbers.read_back[0];
@@ -156,6 +194,8 @@ StepEngine::Result StepEngine::wait(std::int64_t step) {
   figures.comm_calls = comm.total().calls;
   figures.comm_bytes = comm.total().bytes;
   figures.memory = device_.ledger().figures();
+  result.trace = trace_rows(step);
+  result.memory_timeline = std::exchange(numbers.memory_timeline, {});
   return result;
 }
 

@@ -53,6 +53,8 @@ class StepEngine {
     double loss = 0;           // this rank's mean over its micro-steps
     double gradient_norm = 0;  // global, before clipping; NaN without update
     RankFigures figures;
+    std::vector<TraceRow> trace;     // where --trace asked for it
+    MemoryTimeline memory_timeline;  // where --memory-timeline did
   };
   Result wait(std::int64_t step);
 
@@ -68,6 +70,8 @@ class StepEngine {
     Tensor norm_squared;  // f64[1]
     double* read_back;    // the same two in host memory, once done
     Event done;
+    std::vector<Span> trace = {};
+    MemoryTimeline memory_timeline = {};
   };
   // A slot's step as a graph, with the marks of its phases. It holds as long
   // as memory stays where it was.
@@ -76,6 +80,8 @@ class StepEngine {
     PhaseClock::Marks marks;
     std::int64_t ledger_changes = 0;
   };
+  void issue_phases(std::int64_t step);
+  std::vector<TraceRow> trace_rows(std::int64_t step) const;
   // All of a step between its tokens' arrival and the reading of its numbers.
   void issue_work(std::int64_t step, std::span<const BatchFeeder::Batch>);
   void launch_work(std::int64_t step, std::span<const BatchFeeder::Batch>);

@@ -5,6 +5,7 @@
 
 #include "checkpoint/weights.h"
 #include "core/random.h"
+#include "trainer/step_details.h"
 
 namespace lockstep {
 namespace {
@@ -120,16 +121,18 @@ Trainer::Trainer(const Options& options, World& world, Backend& backend,
     evaluation_tokens_ = {
         evaluation_loss_.as<double>() + 1, Dtype::i32, {2, tokens}};
   });
+}
 
-  if (options.init.empty()) {
-    initialise_weights(store(), sync(), options.seed);
+void Trainer::set_initial_weights() {
+  if (options_.init.empty()) {
+    initialise_weights(store(), sync(), options_.seed);
   } else {
-    load_weights(options.init, store(), sync(), world);
+    load_weights(options_.init, store(), sync(), world_);
   }
 }
 
 void Trainer::run(RunRecord* record, Console& console) {
-  for (std::int64_t step = 1; step <= options_.steps; ++step) {
+  for (std::int64_t step = 1; step <= options_.last_step(); ++step) {
     engine_->issue(step);
     // The host stays one step ahead of the device.
     if (step > 1) report(step - 1, record, console);
@@ -141,7 +144,7 @@ void Trainer::run(RunRecord* record, Console& console) {
       console.validation(step, loss);
     }
   }
-  report(options_.steps, record, console);
+  report(options_.last_step(), record, console);
 }
 
 void Trainer::report(std::int64_t step, RunRecord* record, Console& console) {
@@ -159,6 +162,18 @@ void Trainer::report(std::int64_t step, RunRecord* record, Console& console) {
     const std::span<const double> theirs(&rows[rank * row.size()], row.size());
     figures.ranks.push_back(unpacked(theirs));
     figures.loss += theirs.back() / world_.size();
+  }
+  if (options_.trace.contains(step)) {
+    const auto traces = gather(mine.trace, world_);
+    for (int rank = 0; record != nullptr && rank < world_.size(); ++rank) {
+      record->add_trace(step, rank, traces[rank]);
+    }
+  }
+  if (options_.memory_timeline.contains(step)) {
+    const auto timelines = gather(mine.memory_timeline, world_);
+    for (int rank = 0; record != nullptr && rank < world_.size(); ++rank) {
+      record->add_memory_timeline(step, rank, timelines[rank]);
+    }
   }
   if (record != nullptr) {
     record->add_step(figures);

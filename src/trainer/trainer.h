@@ -31,9 +31,12 @@ RunData open_data(const Options& options, World& world);
 // options, world, backend, communicator and data outlive it.
 class Trainer {
  public:
-  // Allocates everything a step needs and loads or draws the initial weights.
+  // Allocates everything a step needs.
   Trainer(const Options& options, World& world, Backend& backend,
           Communicator& comm, const RunData& data);
+
+  // Loads or draws the initial weights. Every rank calls.
+  void set_initial_weights();
 
   // All steps. `record` is null on all ranks but 0. A loss that is not finite
   // ends the run with an Error on all ranks, after its step was recorded.

@@ -163,15 +163,19 @@ TEST_F(BadInput, CudaWhereThereIsNone) {
   EXPECT_NE(run.err.find("--device cuda"), std::string::npos) << run.err;
 }
 
-TEST_F(BadInput, AModelThatDoesNotFitSaysWhatHoldsTheMemory) {
+TEST_F(BadInput, AModelThatDoesNotFitSaysWhatHoldsTheMemoryAndIsRecorded) {
   const Finished run = shell("ulimit -v 8000000; " + launcher(2) +
                              " --model-size xl --data random --device cpu "
-                             "--context-length 16 --output refused.h5");
+                             "--context-length 16 --output run.h5");
   EXPECT_EQ(run.exit_code, 1) << run.out << run.err;
   EXPECT_EQ(errors_in(run.err), 1) << run.err;
   EXPECT_NE(run.err.find("out of memory on"), std::string::npos) << run.err;
   EXPECT_NE(run.err.find("parameters"), std::string::npos) << run.err;
-  EXPECT_FALSE(std::filesystem::exists(folder_ / "refused.h5"));
+  const hdf5::File file(path("run.h5"), hdf5::Access::read);
+  EXPECT_EQ(file.attribute<std::string>("status"), "failed");
+  EXPECT_NE(file.attribute<std::string>("error").find("out of memory"),
+            std::string::npos);
+  EXPECT_EQ(file.dataset("steps/step").shape()[0], 0);
 }
 
 TEST_F(BadInput, RanksWithDifferentOptions) {
@@ -205,6 +209,10 @@ TEST_F(BadInput, ALossThatIsNotFiniteStopsAndKeepsTheRecord) {
   ASSERT_FALSE(loss.empty());
   EXPECT_FALSE(std::isfinite(loss.back()));
   EXPECT_TRUE(std::isfinite(loss.front()));
+  const hdf5::File file(path("run.h5"), hdf5::Access::read);
+  EXPECT_EQ(file.attribute<std::string>("status"), "failed");
+  EXPECT_NE(file.attribute<std::string>("error").find("the loss is"),
+            std::string::npos);
 }
 
 TEST_F(BadInput, TasksThatSlurmStartedApart) {

@@ -199,6 +199,68 @@ TEST_F(Run, TheRecordHoldsEveryStepOfEveryRank) {
   EXPECT_NEAR(phases / column(path("run.h5"), "timings/step")[2], 1, 0.05);
 }
 
+TEST_F(Run, WarmUpIterationsAreRecordedAndNotMeasured) {
+  write_sequence();
+  const Finished run =
+      train(2, std::string(small_run) +
+                   "--warmup-iterations 5 --steps 10 --validation-data seq.npy "
+                   "--validation-every 3 --output run.h5");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_NE(run.out.find("over 10 steps after 5 of warm-up"),
+            std::string::npos);
+  const auto step_ms = column(path("run.h5"), "timings/step");
+  ASSERT_EQ(step_ms.size(), 2u * 15);
+  double mean = 0;
+  for (std::size_t row = 5; row < 15; ++row) {
+    mean += std::max(step_ms[2 * row], step_ms[2 * row + 1]) / 10;
+  }
+  const std::string line = run.out.substr(run.out.find("\n  step  ") + 8);
+  EXPECT_NEAR(std::stod(line), mean, 6e-4) << run.out;
+}
+
+TEST_F(Run, OneStepHasNoSpread) {
+  write_sequence();
+  const Finished run =
+      train(1, std::string(small_run) + "--steps 1 --output run.h5");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.out.find("nan"), std::string::npos) << run.out;
+}
+
+TEST_F(Run, MemoryTimelinesAndTracesAreOfTheStepsAskedFor) {
+  write_sequence();
+  record_of(2,
+            std::string(small_run) +
+                "--sync bucketed --memory-timeline 1,7-8 --trace 2",
+            "run");
+  const hdf5::File file(path("run.h5"), hdf5::Access::read);
+  const auto names = [&](const char* group) {
+    std::vector<std::string> all;
+    for (const hdf5::Child& child : file.group(group).children()) {
+      all.push_back(child.name);
+    }
+    return all;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(names("memory/timeline"), (Names{"step_1", "step_7", "step_8"}));
+  EXPECT_EQ(names("memory/timeline/step_1"), (Names{"rank_0", "rank_1"}));
+  EXPECT_EQ(names("trace"), (Names{"step_2"}));
+  // The deltas add up to what the step held.
+  double held = 0;
+  for (const std::int64_t delta :
+       file.dataset("memory/timeline/step_8/rank_1")
+           .read_column<std::int64_t>("delta_bytes")) {
+    held += double(delta);
+  }
+  EXPECT_EQ(held, column(path("run.h5"), "memory/total")[7 * 2 + 1]);
+  // All-reduces, which the record counts twice.
+  double sent = 0;
+  for (const std::int64_t bytes :
+       file.dataset("trace/step_2/rank_0").read_column<std::int64_t>("bytes")) {
+    sent += double(bytes);
+  }
+  EXPECT_EQ(2 * sent, column(path("run.h5"), "comm/bytes")[2]);
+}
+
 TEST_F(Run, AKilledRunLeavesAReadableRecord) {
   write_sequence();
   const Finished run = shell(launcher(2) + " " + small_run +

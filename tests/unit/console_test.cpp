@@ -109,14 +109,17 @@ TEST(PhaseTableText, OfOneStepHasNoSpread) {
   PhaseTable table;
   table.add(figures_of(1, 40));
   const std::string text = table.text();
+  // Steps of 20 and 40 ms: a share of 1 ms a rank is 1/30.
   EXPECT_EQ(row_of(text, "step"), (Numbers{40, 0, 40, 40, 40, 100}));
-  EXPECT_EQ(row_of(text, "forward"), (Numbers{20, 0, 20, 20, 20, 50}));
+  EXPECT_EQ(row_of(text, "forward"), (Numbers{20, 0, 20, 20, 20, 33.3}));
   EXPECT_EQ(row_of(text, "backward"), (Numbers{10, 0, 10, 10, 10, 25}));
   EXPECT_EQ(row_of(text, "data"), (Numbers{0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(row_of(text, "comm busy"), (Numbers{8, 0, 8, 8, 8, 20}));
   EXPECT_EQ(row_of(text, "comm exposed"), (Numbers{4, 0, 4, 4, 4, 10}));
   EXPECT_EQ(text.find("nan"), std::string::npos) << text;
-  EXPECT_EQ(lines_of(text).back(), "  over 1 step, the slowest rank of each");
+  EXPECT_EQ(
+      lines_of(text).back(),
+      "  over 1 step, the slowest rank of each; share: of all ranks' time");
   EXPECT_DOUBLE_EQ(table.tokens_per_second(), 1000 / 0.040);
 }
 
@@ -127,8 +130,9 @@ TEST(PhaseTableText, OfTwoStepsCountsBoth) {
   // Deviation of a sample: √((10² + 10²) / 1).
   EXPECT_EQ(row_of(table.text(), "step"),
             (Numbers{30, 14.142, 20, 30, 40, 100}));
-  EXPECT_EQ(lines_of(table.text()).back(),
-            "  over 2 steps, the slowest rank of each");
+  EXPECT_EQ(
+      lines_of(table.text()).back(),
+      "  over 2 steps, the slowest rank of each; share: of all ranks' time");
   EXPECT_DOUBLE_EQ(table.tokens_per_second(), 2000 / 0.060);
 }
 
@@ -141,9 +145,48 @@ TEST(PhaseTableText, OfMoreLeavesTheFirstOut) {
   const std::string text = table.text();
   EXPECT_EQ(row_of(text, "step"), (Numbers{50, 36.056, 20, 40, 90, 100}));
   EXPECT_EQ(row_of(text, "backward"), (Numbers{12.5, 9.014, 5, 10, 22.5, 25}));
-  EXPECT_EQ(lines_of(text).back(),
-            "  over 3 steps after the first, the slowest rank of each");
+  EXPECT_EQ(
+      lines_of(text).back(),
+      "  over 3 steps after the first, the slowest rank of each; share: of "
+      "all ranks' time");
   EXPECT_DOUBLE_EQ(table.tokens_per_second(), 3000 / 0.150);
+}
+
+TEST(PhaseTableText, LeavesOutTheWarmUp) {
+  PhaseTable table(2);
+  for (const double ms : {4000.0, 2000.0, 20.0, 40.0}) {
+    table.add(figures_of(1, ms));
+  }
+  EXPECT_EQ(row_of(table.text(), "step"),
+            (Numbers{30, 14.142, 20, 30, 40, 100}));
+  EXPECT_TRUE(lines_of(table.text())
+                  .back()
+                  .starts_with("  over 2 steps after 2 of warm-up, "));
+  EXPECT_DOUBLE_EQ(table.tokens_per_second(), 2000 / 0.060);
+}
+
+TEST(PhaseTableText, OfOneStepAfterTheWarmUpHasNoSpread) {
+  PhaseTable table(3);
+  for (const double ms : {90.0, 80.0, 70.0, 20.0}) {
+    table.add(figures_of(1, ms));
+  }
+  EXPECT_EQ(row_of(table.text(), "step"), (Numbers{20, 0, 20, 20, 20, 100}));
+}
+
+TEST(PhaseTableText, TheSharesOfPhasesMakeUpTheStep) {
+  // Both ranks take 100 ms; what one waits, the other computes.
+  StepFigures figures = figures_of(1, 100);
+  for (int rank = 0; rank < 2; ++rank) {
+    auto& ms = figures.ranks[rank].phase_ms;
+    ms = {};
+    ms[int(Phase::step)] = 100;
+    ms[int(Phase::backward)] = rank == 0 ? 90 : 30;
+    ms[int(Phase::grad_sync)] = rank == 0 ? 10 : 70;
+  }
+  PhaseTable table;
+  table.add(figures);
+  EXPECT_EQ(row_of(table.text(), "backward").back(), 60);
+  EXPECT_EQ(row_of(table.text(), "grad_sync").back(), 40);
 }
 
 TEST(PhaseTableText, OfOneRankHasNoCommunication) {
@@ -159,12 +202,15 @@ TEST(PhaseTableText, KeepsTheLatestStepsAndSaysSo) {
   PhaseTable table;
   const auto most = std::int64_t(PhaseTable::most_steps);
   for (std::int64_t i = 0; i < most; ++i) table.add(figures_of(1, 50));
-  EXPECT_EQ(lines_of(table.text()).back(),
-            "  over 9999 steps after the first, the slowest rank of each");
+  EXPECT_EQ(
+      lines_of(table.text()).back(),
+      "  over 9999 steps after the first, the slowest rank of each; share: "
+      "of all ranks' time");
   for (std::int64_t i = 0; i < most - 1; ++i) table.add(figures_of(1, 10));
   const std::string text = table.text();
   EXPECT_EQ(lines_of(text).back(),
-            "  over the latest 10000 of 19999 steps, the slowest rank of each");
+            "  over the latest 10000 of 19999 steps, the slowest rank of each; "
+            "share: of all ranks' time");
   const auto row = row_of(text, "step");
   ASSERT_EQ(row.size(), 6u);
   EXPECT_EQ(row[4], 50) << "one of the slow ones is left";

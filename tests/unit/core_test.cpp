@@ -65,9 +65,27 @@ TEST(MemoryLedger, KeepsFiguresByCategoryAndThePeak) {
   EXPECT_EQ(figures.peak, 150);
 }
 
+TEST(MemoryLedger, ATimelineBeginsWithWhatIsHeld) {
+  MemoryLedger ledger;
+  ledger.add(1, Category::workspace, "freed");
+  ledger.add(2, Category::gradients, "twice");
+  ledger.add(2, Category::gradients, "twice");
+  ledger.add(3, Category::parameters, "held");
+  ledger.remove(1, Category::workspace, "freed");
+  ledger.remove(2, Category::gradients, "twice");
+  ledger.start_timeline();
+  ledger.remove(3, Category::parameters, "held");
+  const std::vector<MemoryEvent> events = ledger.take_timeline();
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[0].name, "twice");
+  EXPECT_EQ(events[1].name, "held");
+  EXPECT_EQ(events[2].delta_bytes, -3);
+  EXPECT_LE(events[1].time_us, events[2].time_us);
+  EXPECT_LE(events[2].time_us, ledger.now_us());
+}
+
 TEST(MemoryLedger, KeepsEveryEventOfItsTimeline) {
   MemoryLedger ledger;
-  ledger.add(1, Category::workspace, "before");
   ledger.start_timeline();
   ledger.add(100, Category::optimizer, "moments");
   ledger.remove(100, Category::optimizer, "moments");

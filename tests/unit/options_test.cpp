@@ -89,6 +89,27 @@ TEST(Options, DecayStepsAreTheStepsUnlessGiven) {
   EXPECT_EQ(parse({"--steps", "70", "--decay-steps", "50"}).decay_steps, 50);
 }
 
+TEST(Options, WarmUpIterationsComeBeforeTheSteps) {
+  const Options o = parse({"--steps", "10", "--warmup-iterations", "5"});
+  EXPECT_EQ(o.last_step(), 15);
+  EXPECT_EQ(o.decay_steps, 15);
+  EXPECT_EQ(parse({"--steps", "10"}).last_step(), 10);
+}
+
+TEST(Options, StepsAreListedOneByOneOrAsRanges) {
+  const StepSet steps = parse({"--trace", "1,5-8,20"}).trace;
+  for (const int step : {1, 5, 6, 8, 20}) EXPECT_TRUE(steps.contains(step));
+  for (const int step : {0, 2, 4, 9, 21}) EXPECT_FALSE(steps.contains(step));
+  EXPECT_EQ(steps.text(), "1,5-8,20");
+  EXPECT_TRUE(parse({}).trace.empty());
+  EXPECT_TRUE(parse({"--memory-timeline", "3"}).memory_timeline.contains(3));
+  for (const char* nonsense : {"0", "-1", "1-", "5-3", "1,,2", "1,", "x", "1 2",
+                               "1-2-3", "99999999999999999999"}) {
+    expect_error({"--memory-timeline", nonsense},
+                 {"--memory-timeline", nonsense});
+  }
+}
+
 TEST(Options, TheLowestLearningRateIsATenthUnlessGiven) {
   EXPECT_DOUBLE_EQ(parse({"--lr", "1e-2"}).min_lr, 1e-3);
   EXPECT_EQ(parse({"--lr", "1e-2", "--min-lr", "0"}).min_lr, 0);
@@ -406,6 +427,9 @@ const Words everything = {"--model-size=xl",
                           "--threads=3",
                           "--output=o.h5",
                           "--timing=sync",
+                          "--warmup-iterations=2",
+                          "--memory-timeline=1,3-4",
+                          "--trace=2",
                           "--save-weights=w.h5",
                           "--init=i.h5:/start",
                           "--generate=9",
@@ -465,7 +489,7 @@ TEST(Options, HelpShowsDefaultsNamesAndExamples) {
   const std::string help = help_text(syncs);
   for (const std::string part :
        {"Model:", "Data:", "Run:", "Optimizer:", "System:", "Output:",
-        "(=small)", "(=steps)", "(=lr/10)", "none or naive",
+        "(=small)", "(=the last step)", "(=lr/10)", "none or naive",
         "mpirun -np 8 train"}) {
     EXPECT_NE(help.find(part), std::string::npos) << part;
   }

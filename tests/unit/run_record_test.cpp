@@ -203,6 +203,42 @@ TEST_F(Record, StatesTheFactsOfTheRun) {
   EXPECT_EQ(config.attribute<std::string>("lr"), "0.001");
 }
 
+TEST_F(Record, SaysHowTheRunEnded) {
+  const auto text = [&](const char* name) {
+    return hdf5::File(path_, hdf5::Access::read).attribute<std::string>(name);
+  };
+  RunRecord record(path_, facts_of(1), 1);
+  EXPECT_EQ(text("status"), "running");
+  EXPECT_EQ(text("error"), "");
+  record.set_status("failed", "out of memory");
+  EXPECT_FALSE(record.is_whole());
+  record.flush();
+  EXPECT_EQ(text("status"), "failed");
+  EXPECT_EQ(text("error"), "out of memory");
+}
+
+TEST_F(Record, KeepsMemoryTimelinesAndTracesAsTables) {
+  {
+    RunRecord record(path_, facts_of(2), 2);
+    record.add_memory_timeline(
+        3, 1,
+        {10,
+         20,
+         {{1.5, 100, Category::parameters, "block 0"},
+          {12.5, -100, Category::parameters, "block 0"}}});
+    record.add_memory_timeline(3, 0, {});
+    const TraceRow row{"compute", "forward", 0, 0, 2.5, 7};
+    record.add_trace(4, 0, {&row, 1});
+  }
+  const hdf5::File file(path_, hdf5::Access::read);
+  const auto timeline = file.dataset("memory/timeline/step_3/rank_1");
+  EXPECT_EQ(timeline.shape(), Shape{2});
+  EXPECT_EQ(timeline.attribute<double>("begin_us"), 10);
+  EXPECT_EQ(timeline.attribute<double>("end_us"), 20);
+  EXPECT_EQ(file.dataset("memory/timeline/step_3/rank_0").shape(), Shape{0});
+  EXPECT_EQ(file.dataset("trace/step_4/rank_0").shape(), Shape{1});
+}
+
 TEST_F(Record, IsThereAndReadableFromTheStartAndAfterEachFlush) {
   RunRecord record(path_, facts_of(2), 2);
   EXPECT_EQ(record.path(), path_);

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <limits>
 
 #include "core/host_event.h"
 #include "ops/cpu/parallel.h"
@@ -26,6 +27,17 @@ void* aligned_bytes(std::int64_t bytes) {
   if (posix_memalign(&data, boundary, rounded) != 0) return nullptr;
   if (boundary == huge_page) madvise(data, rounded, MADV_HUGEPAGE);
   return data;
+}
+
+// What the host could still give without swapping; more than anyone asks for
+// where it does not say.
+std::int64_t available_bytes() {
+  std::ifstream file("/proc/meminfo");
+  std::string name;
+  for (std::int64_t kib = 0; file >> name >> kib; file.ignore(8, '\n')) {
+    if (name == "MemAvailable:") return kib * 1024;
+  }
+  return std::numeric_limits<std::int64_t>::max();
 }
 
 // By all threads: on a host of several memory nodes each then holds the part
@@ -88,6 +100,8 @@ void CpuDevice::zero(const Tensor& tensor) {
 }
 
 void* CpuDevice::allocate_bytes(std::int64_t bytes) {
+  // The kernel grants what it hasn't got, and kills who then uses it.
+  if (bytes >= huge_page && bytes > available_bytes()) return nullptr;
   void* data = aligned_bytes(bytes);
   if (data != nullptr) zero_bytes(data, bytes);
   return data;
