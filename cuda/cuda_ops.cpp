@@ -204,6 +204,48 @@ void CudaOps::attention_backward(const Heads& dq, const Heads& dk,
                       as<const float>(lse), delta, causal);
 }
 
+void CudaOps::matmul(const Heads& c, const Heads& a, Transpose op_a,
+                     const Heads& b, Transpose op_b) {
+  check_matmul(c, a, op_a, b, op_b, dtype_);
+  const auto at = [](const Heads& x, std::int64_t sequence) {
+    return static_cast<std::byte*>(x.data) +
+           sequence * x.batch_stride * bytes_of(x.dtype);
+  };
+  // All heads of a sequence at once.
+  const auto factor = [&](const Heads& x, Transpose op, std::int64_t sequence) {
+    const Operand matrix{at(x, sequence), x.dtype,        x.tokens,
+                         x.head_dim,      x.token_stride, false};
+    return op == Transpose::yes ? transposed(matrix) : matrix;
+  };
+  for (std::int64_t sequence = 0; sequence < c.batch; ++sequence) {
+    gemm_.multiply(factor(a, op_a, sequence), factor(b, op_b, sequence),
+                   at(c, sequence), dtype_, c.token_stride,
+                   /*accumulate=*/false,
+                   {c.heads, a.head_stride, b.head_stride, c.head_stride});
+  }
+}
+
+void CudaOps::softmax(const Tensor& scores, const Tensor& lse, float scale,
+                      bool causal) {
+  check_scores(scores, dtype_, causal, "softmax: scores");
+  check(lse, Dtype::f32, {scores[0], scores[1], scores[2]}, "softmax: lse");
+  with_storage([&]<class T>(T) {
+    kernels::softmax<T>(launch_,
+                        {as<T>(scores), lse.elements(), scores[2], scores[3]},
+                        as<float>(lse), scale, causal);
+  });
+}
+
+void CudaOps::softmax_backward(const Tensor& dp, const Tensor& p, float scale) {
+  check_scores(p, dtype_, /*causal=*/false, "softmax_backward: p");
+  check(dp, dtype_, p.shape, "softmax_backward: dp");
+  with_storage([&]<class T>(T) {
+    kernels::softmax_backward<T>(launch_,
+                                 {as<T>(dp), p.elements() / p[3], p[2], p[3]},
+                                 as<const T>(p), scale);
+  });
+}
+
 void CudaOps::swiglu(const Tensor& y, const Tensor& gate_up) {
   check_matrix(y, dtype_, "swiglu: y");
   check(gate_up, dtype_, {y[0], 2 * y[1]}, "swiglu: gate_up");

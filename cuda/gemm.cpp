@@ -49,6 +49,19 @@ cublasLtMatrixLayout_t make_layout(const Operand& operand) {
                                           operand.columns, operand.stride);
 }
 
+void repeat(cublasLtMatrixLayout_t layout, std::int64_t count,
+            std::int64_t stride) {
+  if (count == 1) return;
+  const auto set = [&](cublasLtMatrixLayoutAttribute_t which,
+                       const auto& value) {
+    check_cublas(
+        cublasLtMatrixLayoutSetAttribute(layout, which, &value, sizeof value),
+        "cublasLtMatrixLayoutSetAttribute");
+  };
+  set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<std::int32_t>(count));
+  set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride);
+}
+
 class Preference {
  public:
   Preference() {
@@ -81,7 +94,7 @@ Gemm::Gemm(CudaDevice& device, Precision precision,
 }
 
 Gemm::Plan Gemm::make_plan(const Operand& a, const Operand& b, Dtype c_dtype,
-                           std::int64_t c_stride) {
+                           std::int64_t c_stride, const ProductBatch& batch) {
   Plan plan;
   // cᵀ = bᵀ·aᵀ: what is row-major to us is its transpose to cuBLAS, so b comes
   // first, and an operand that we do not transpose, it does not either.
@@ -99,7 +112,9 @@ Gemm::Plan Gemm::make_plan(const Operand& a, const Operand& b, Dtype c_dtype,
   *plan.a.out() = make_layout(a);
   *plan.b.out() = make_layout(b);
   *plan.c.out() = make_layout(c_dtype, a.rows, b.columns, c_stride);
-
+  repeat(plan.a.get(), batch.count, batch.a_stride);
+  repeat(plan.b.get(), batch.count, batch.b_stride);
+  repeat(plan.c.get(), batch.count, batch.c_stride);
   return plan;
 }
 
@@ -191,7 +206,8 @@ cublasStatus_t Gemm::run(const Plan& plan,
 }
 
 void Gemm::multiply(const Operand& a, const Operand& b, void* c, Dtype c_dtype,
-                    std::int64_t c_stride, bool accumulate) {
+                    std::int64_t c_stride, bool accumulate,
+                    const ProductBatch& batch) {
   require(a.columns == b.rows && a.dtype == b.dtype,
           "a product of {} × {} {} by {} × {} {}", a.rows, a.columns,
           name_of(a.dtype), b.rows, b.columns, name_of(b.dtype));
@@ -207,10 +223,14 @@ void Gemm::multiply(const Operand& a, const Operand& b, void* c, Dtype c_dtype,
                    c_stride,
                    alignment_of(a.data),
                    alignment_of(b.data),
-                   alignment_of(c)};
+                   alignment_of(c),
+                   batch.count,
+                   batch.a_stride,
+                   batch.b_stride,
+                   batch.c_stride};
   auto found = plans_.find(key);
   if (found == plans_.end()) {
-    Plan plan = make_plan(a, b, c_dtype, c_stride);
+    Plan plan = make_plan(a, b, c_dtype, c_stride, batch);
     const std::string name = fmt::format(
         "{} | cuBLASLt {} | {} {}", device_.name(), cublasLtGetVersion(),
         static_cast<int>(compute_type_), fmt::join(key, " "));

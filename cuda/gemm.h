@@ -26,6 +26,13 @@ struct Operand {
   bool transposed = false;
 };
 
+// Products of one shape that are computed together, and the elements from one
+// factor or product to the next.
+struct ProductBatch {
+  std::int64_t count = 1;
+  std::int64_t a_stride = 0, b_stride = 0, c_stride = 0;
+};
+
 // Matrix products by cuBLASLt on the compute stream, accumulated in fp32. What
 // cuBLASLt has to be asked for once per shape (descriptors and the choice of an
 // algorithm) is kept, so that a training step asks nothing.
@@ -41,7 +48,8 @@ class Gemm {
 
   // c = a·b, or c += a·b; c is [a.rows, b.columns], not transposed.
   void multiply(const Operand& a, const Operand& b, void* c, Dtype c_dtype,
-                std::int64_t c_stride, bool accumulate);
+                std::int64_t c_stride, bool accumulate,
+                const ProductBatch& batch = {});
 
  private:
   using Description = Handle<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
@@ -52,11 +60,11 @@ class Gemm {
     cublasLtMatmulAlgo_t algorithm;
   };
   // Everything that a plan depends on: extents, strides, dtypes, alignments.
-  using Key = std::array<std::int64_t, 13>;
+  using Key = std::array<std::int64_t, 17>;
 
   // All of a plan but the algorithm.
   Plan make_plan(const Operand& a, const Operand& b, Dtype c_dtype,
-                 std::int64_t c_stride);
+                 std::int64_t c_stride, const ProductBatch& batch);
   // What the heuristics propose for a plan, likely fastest first.
   std::vector<cublasLtMatmulAlgo_t> proposals(const Plan& plan,
                                               const Operand& a,

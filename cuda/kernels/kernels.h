@@ -41,8 +41,7 @@ void embedding_backward(const Launch&, float* dweight,
                         std::int64_t vocabulary, bool accumulate,
                         void* scratch);
 
-// --- residual add + RMSNorm: x [count, width]
-// -----------------------------------
+// --- residual add + RMSNorm: x [count, width] --------------------------------
 constexpr int widest_rmsnorm = 16384;  // elements a row
 template <class T>
 struct RmsNorm {
@@ -71,8 +70,7 @@ std::int64_t rmsnorm_backward_bytes(const Launch&, std::int64_t count,
 template <class T>
 void rmsnorm_backward(const Launch&, const RmsNormBackward<T>&, void* scratch);
 
-// --- RoPE on heads of any layout
-// ----------------------------------------------
+// --- RoPE on heads of any layout ---------------------------------------------
 template <class T>
 struct Rope {
   T* x;
@@ -84,16 +82,14 @@ struct Rope {
 template <class T>
 void rope(const Launch&, const Rope<T>&);
 
-// --- SwiGLU: gate_up [count, 2·width]
-// -------------------------------------------
+// --- SwiGLU: gate_up [count, 2·width] ----------------------------------------
 template <class T>
 void swiglu(const Launch&, const Rows<T>& y, const T* gate_up);
 template <class T>
 void swiglu_backward(const Launch&, const Rows<const T>& dy, T* dgate_up,
                      const T* gate_up);
 
-// --- cross-entropy: logits of `width` classes, rows `stride` apart
-// -----------------
+// --- cross-entropy: logits of `width` classes, rows `stride` apart -----------
 template <class T>
 void cross_entropy(const Launch&, float* losses, const Rows<const T>& logits,
                    const std::int32_t* targets);
@@ -101,8 +97,20 @@ template <class T>
 void cross_entropy_backward(const Launch&, float* losses, const Rows<T>& logits,
                             const std::int32_t* targets, float scale);
 
-// --- reductions into f64
-// --------------------------------------------------------
+// --- softmax of scores [rows, keys], `queries` rows a head -------------------
+template <class T>
+struct Scores {
+  T* data;
+  std::int64_t rows, queries, keys;
+};
+template <class T>
+void softmax(const Launch&, const Scores<T>&, float* lse, float scale,
+             bool causal);
+template <class T>
+void softmax_backward(const Launch&, const Scores<T>& dp, const T* p,
+                      float scale);
+
+// --- reductions into f64 -----------------------------------------------------
 constexpr std::int64_t reduction_bytes = 1024 * sizeof(double);
 void add_sum(const Launch&, double* total, const float* x, std::int64_t n,
              double scale, void* scratch);
@@ -111,8 +119,7 @@ void add_sum_of_squares(const Launch&, double* total, const float* x,
 void clip_factor(const Launch&, float* factor, const double* sum_of_squares,
                  double clip);
 
-// --- AdamW
-// ------------------------------------------------------------------------
+// --- AdamW -------------------------------------------------------------------
 template <class T>
 struct AdamwUpdate {
   T* parameters;
@@ -128,8 +135,7 @@ struct AdamwUpdate {
 template <class T>
 void adamw(const Launch&, const AdamwUpdate<T>&);
 
-// --- elementwise
-// --------------------------------------------------------------------
+// --- elementwise -------------------------------------------------------------
 template <class T>
 void add(const Launch&, float* sum, const T* x, std::int64_t n);
 template <class To, class From>

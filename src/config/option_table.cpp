@@ -11,6 +11,8 @@ constexpr Choice<SamplerKind> samplers[] = {
 constexpr Choice<Mode> modes[] = {{"train", Mode::train},
                                   {"forward", Mode::forward},
                                   {"forward-backward", Mode::forward_backward}};
+constexpr Choice<AttentionKind> attentions[] = {
+    {"flash", AttentionKind::flash}, {"naive", AttentionKind::naive}};
 constexpr Choice<DeviceChoice> devices[] = {{"auto", DeviceChoice::automatic},
                                             {"cpu", DeviceChoice::cpu},
                                             {"cuda", DeviceChoice::cuda}};
@@ -142,6 +144,9 @@ std::vector<OptionGroup> option_table(
          "activations to compute again in the backward pass rather than to "
          "keep: none, norms (with SwiGLU's product), ffn, attention, block, "
          "or block:K, which keeps every K-th block's input"},
+        {"attention", "NAME", choice(o.attention, attentions),
+         "tile by tile, or with scores as whole matrices, whose memory grows "
+         "with the square of the context"},
         {"mode", "NAME", choice(o.mode, modes), "what a step does"}}},
       {"Optimizer",
        {{"lr", "X", number(o.lr, positive), "peak learning rate"},

@@ -11,6 +11,7 @@
 #include "config/step_set.h"
 #include "core/dtype.h"
 #include "model/model_config.h"
+#include "ops/attention.h"
 
 namespace lockstep {
 
@@ -40,6 +41,7 @@ struct Options {
   std::uint64_t seed = 1;
   Mode mode = Mode::train;
   Recompute recompute;
+  AttentionKind attention = AttentionKind::flash;
 
   double lr = 3e-4;
   double min_lr = 3e-5;  // resolved: the default is a tenth of `lr`

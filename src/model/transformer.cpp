@@ -40,10 +40,11 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 Transformer::Transformer(const ModelConfig& config, Dtype compute_dtype,
                          Backend& backend, ParameterStore& store,
                          ParameterHooks& hooks, std::int64_t batch, bool trains,
-                         Recompute recompute)
+                         Recompute recompute, AttentionKind attention)
     : config_(config),
       device_(*backend.device),
       ops_(*backend.ops),
+      attention_(make_attention(attention, backend)),
       store_(store),
       hooks_(hooks),
       trains_(trains),
@@ -171,10 +172,17 @@ void Transformer::compute_attention(const Unit& unit, const Block& at) {
   ops_.linear(qkv, rows(at.norm1),
               stacked(unit, unit.parameters, q_proj, v_proj));
   ops_.rope(query_and_key(qkv, batch, heads), rope_table_, Pass::forward);
-  ops_.attention(row_heads(rows(at.attention), batch, heads),
-                 at.lse.rows(0, batch), packed_heads(qkv, 0, batch, heads),
-                 packed_heads(qkv, 1, batch, heads),
-                 packed_heads(qkv, 2, batch, heads), /*causal=*/true);
+  attention_->forward(saved_attention(at), /*causal=*/true);
+}
+
+Attention::Saved Transformer::saved_attention(const Block& at) const {
+  const std::int64_t heads = config_.num_heads;
+  const std::int64_t batch = rows_ / config_.context_length;
+  const Tensor qkv = rows(at.qkv);
+  return {packed_heads(qkv, 0, batch, heads),
+          packed_heads(qkv, 1, batch, heads),
+          packed_heads(qkv, 2, batch, heads),
+          row_heads(rows(at.attention), batch, heads), at.lse.rows(0, batch)};
 }
 
 void Transformer::compute_norm2(const Unit& unit, const Block& at,
@@ -330,19 +338,16 @@ void Transformer::backward_block(std::int64_t layer, const Stream& in,
   ready(ln2, ln2);
 
   // The attention half: residual + output_proj·attention(q, k, v of ln1).
-  const Tensor attention = rows(at.attention), qkv = rows(at.qkv);
+  const Tensor attention = rows(at.attention);
   const Tensor dqkv = wide(3 * d), norm1 = rows(at.norm1);
   ops_.linear_backward_weight(gradient(output_proj), dresidual, attention,
                               unit.accumulate);
   ready(output_proj, output_proj);
   ops_.linear_backward_input(dbranch, dresidual, weight(output_proj));
-  ops_.attention_backward(
-      packed_heads(dqkv, 0, batch, heads), packed_heads(dqkv, 1, batch, heads),
-      packed_heads(dqkv, 2, batch, heads), row_heads(dbranch, batch, heads),
-      row_heads(attention, batch, heads), at.lse.rows(0, batch),
-      packed_heads(qkv, 0, batch, heads), packed_heads(qkv, 1, batch, heads),
-      packed_heads(qkv, 2, batch, heads),
-      /*causal=*/true);
+  attention_->backward(
+      {packed_heads(dqkv, 0, batch, heads), packed_heads(dqkv, 1, batch, heads),
+       packed_heads(dqkv, 2, batch, heads), row_heads(dbranch, batch, heads)},
+      saved_attention(at), /*causal=*/true);
   ops_.rope(query_and_key(dqkv, batch, heads), rope_table_, Pass::backward);
   ops_.linear_backward_weight(stacked(unit, unit.gradients, q_proj, v_proj),
                               dqkv, norm1, unit.accumulate);

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "model/model_config.h"
 #include "model/parameter_hooks.h"
 #include "model/parameter_store.h"
+#include "ops/attention.h"
 #include "ops/ops.h"
 
 namespace lockstep {
@@ -23,7 +25,8 @@ class Transformer {
   // false, one block's worth instead of all blocks'.
   Transformer(const ModelConfig& config, Dtype compute_dtype, Backend& backend,
               ParameterStore& store, ParameterHooks& hooks, std::int64_t batch,
-              bool trains, Recompute recompute = {});
+              bool trains, Recompute recompute = {},
+              AttentionKind attention = AttentionKind::flash);
 
   // inputs i32[N], N ≤ batch · T and a multiple of T. Leaves the residual
   // stream of the last block for loss() or logits().
@@ -78,6 +81,7 @@ class Transformer {
   void compute_block(const Unit& unit, const Block& at, const Stream& in);
   void compute_norm1(const Unit& unit, const Block& at, const Stream& in);
   void compute_attention(const Unit& unit, const Block& at);
+  Attention::Saved saved_attention(const Block& at) const;
   void compute_norm2(const Unit& unit, const Block& at, const Stream& in);
   void compute_hidden(const Unit& unit, const Block& at);
   // What was not kept for the backward pass of a block with this input.
@@ -88,6 +92,7 @@ class Transformer {
   ModelConfig config_;
   Device& device_;
   Ops& ops_;
+  std::unique_ptr<Attention> attention_;
   ParameterStore& store_;
   ParameterHooks& hooks_;
   bool trains_;

@@ -109,4 +109,33 @@ void check_attention(const Tensor& lse, const Heads& q, const Heads& k,
   check(lse, Dtype::f32, {q.batch, q.heads, q.tokens}, "attention: lse");
 }
 
+void check_scores(const Tensor& scores, Dtype dtype, bool causal,
+                  const char* what) {
+  require(scores.shape.rank() == 4 && scores.elements() > 0,
+          "{} has shape {}, wanted [B, H, Tq, Tk]", what, scores.shape.text());
+  check(scores, dtype, scores.shape, what);
+  require(!causal || scores[2] == scores[3],
+          "{}: causal with {} queries and {} keys; they must be as many", what,
+          scores[2], scores[3]);
+}
+
+void check_matmul(const Heads& c, const Heads& a, Transpose op_a,
+                  const Heads& b, Transpose op_b, Dtype dtype) {
+  check_heads(a, dtype, "matmul: a");
+  check_heads(b, dtype, "matmul: b");
+  const bool ta = op_a == Transpose::yes, tb = op_b == Transpose::yes;
+  require((ta ? a.tokens : a.head_dim) == (tb ? b.head_dim : b.tokens) &&
+              a.batch == b.batch && a.heads == b.heads,
+          "matmul: {} × {} × [{}, {}]{} by {} × {} × [{}, {}]{}", a.batch,
+          a.heads, a.tokens, a.head_dim, ta ? "ᵀ" : "", b.batch, b.heads,
+          b.tokens, b.head_dim, tb ? "ᵀ" : "");
+  Heads wanted = c;
+  wanted.dtype = dtype;
+  wanted.batch = a.batch;
+  wanted.heads = a.heads;
+  wanted.tokens = ta ? a.head_dim : a.tokens;
+  wanted.head_dim = tb ? b.tokens : b.head_dim;
+  check_heads_like(c, wanted, "matmul: c");
+}
+
 }  // namespace lockstep

@@ -34,4 +34,11 @@ void check_heads_like(const Heads& heads, const Heads& like, const char* what);
 void check_attention(const Tensor& lse, const Heads& q, const Heads& k,
                      const Heads& v, bool causal, Dtype dtype);
 
+// Scores [B, H, Tq, Tk] with no extent of zero; causal: Tq = Tk.
+void check_scores(const Tensor& scores, Dtype dtype, bool causal,
+                  const char* what);
+// Heads that are factors and product of Ops::matmul.
+void check_matmul(const Heads& c, const Heads& a, Transpose op_a,
+                  const Heads& b, Transpose op_b, Dtype dtype);
+
 }  // namespace lockstep

@@ -52,6 +52,9 @@ class DryOps final : public Ops {
   void rope(H, T, Pass) override {}
   void attention(H, T, H, H, H, bool) override {}
   void attention_backward(H, H, H, H, H, T, H, H, H, bool) override {}
+  void matmul(H, H, Transpose, H, Transpose) override {}
+  void softmax(T, T, float, bool) override {}
+  void softmax_backward(T, T, float) override {}
   void swiglu(T, T) override {}
   void swiglu_backward(T, T, T) override {}
   void cross_entropy(T, T, T, std::int64_t) override {}

@@ -30,6 +30,9 @@ enum class Pass { forward, backward };
 // Whether a result is added to what is there or replaces it.
 enum class Accumulate { no, yes };
 
+// Whether a factor is used as it is or transposed.
+enum class Transpose { no, yes };
+
 // One AdamW update's numbers, in device memory as 8 fp32 values in this order,
 // so that a captured step can be replayed with new ones.
 struct AdamwScalars {
@@ -131,6 +134,21 @@ class Ops {
                                   const Heads& q, const Heads& k,
                                   const Heads& v, bool causal) = 0;
 
+  // --- attention that keeps its scores, in parts (see ops/attention.h) -------
+  // c = op(a)·op(b) for each batch and head, where heads are matrices
+  // [tokens, head_dim]; all "a".
+  virtual void matmul(const Heads& c, const Heads& a, Transpose op_a,
+                      const Heads& b, Transpose op_b) = 0;
+  // Rows of scores a[B, H, Tq, Tk] become softmax(scale·row); lse
+  // f32[B, H, Tq] = log-sum-exp of scale·row. causal: row t has its first t + 1
+  // elements, the rest become zero, and Tq = Tk.
+  virtual void softmax(const Tensor& scores, const Tensor& lse, float scale,
+                       bool causal) = 0;
+  // dp becomes the gradient of scores: scale·p ⊙ (dp − Σ_j p ⊙ dp);
+  // dp, p a[B, H, Tq, Tk].
+  virtual void softmax_backward(const Tensor& dp, const Tensor& p,
+                                float scale) = 0;
+
   // --- SwiGLU (Shazeer 2020, eq. 6) ----------------------------------------
   // y = silu(gate) ⊙ up; gate_up a[N, 2F] holds gate (w1 x) then up (w3 x).
   virtual void swiglu(const Tensor& y, const Tensor& gate_up) = 0;
@@ -173,12 +191,11 @@ class Ops {
   // out[i] = x[i], each f32 or bf16 (rounded to nearest even).
   virtual void cast(const Tensor& out, const Tensor& x) = 0;
 
-  // --- weights and their fp32 values
-  // ------------------------------------------ A weight in bf16 and its
-  // remainder (SplitWeight) hold an fp32 value between them; one in f32 holds
-  // it alone, and has an empty remainder. values f32[n], parameters f32 or bf16
-  // [n], remainder i16[n] or empty. parameters and remainder = values; an empty
-  // remainder is let go of.
+  // --- weights and their fp32 values -----------------------------------------
+  // A weight in bf16 and its remainder (SplitWeight) hold an fp32 value between
+  // them; one in f32 holds it alone, and has an empty remainder. values f32[n],
+  // parameters f32 or bf16 [n], remainder i16[n] or empty. parameters and
+  // remainder = values; an empty remainder is let go of.
   virtual void split_weights(const Tensor& parameters, const Tensor& remainder,
                              const Tensor& values) = 0;
   // values = what parameters and remainder hold.

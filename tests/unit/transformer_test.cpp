@@ -221,7 +221,8 @@ TEST_P(TransformerTest, ComputesAgainWhatItDidNotKeep) {
     std::vector<float> gradients;
     std::int64_t bytes = 0;
   };
-  const auto run = [&](Recompute recompute) {
+  const auto run = [&](Recompute recompute,
+                       AttentionKind attention = AttentionKind::flash) {
     ParameterStore store(config, 1);
     Holder holder(store, device, dtype);
     for (Unit& unit : store.units()) {
@@ -232,7 +233,7 @@ TEST_P(TransformerTest, ComputesAgainWhatItDidNotKeep) {
     Outcome outcome;
     outcome.bytes = -activations();
     Transformer model(config, dtype, backend(), store, holder, 1, true,
-                      recompute);
+                      recompute, attention);
     outcome.bytes += activations();
     device.zero(total);
     model.forward(inputs);
@@ -248,6 +249,10 @@ TEST_P(TransformerTest, ComputesAgainWhatItDidNotKeep) {
   };
 
   const Outcome kept = run({});
+  const Outcome naive = run({}, AttentionKind::naive);
+  EXPECT_NEAR(naive.loss, kept.loss, loss_tolerance());
+  EXPECT_LE(test::relative_error(naive.gradients, kept.gradients),
+            2 * tolerance());
   const std::int64_t width = 4 * 8 * bytes_of(dtype);  // N · d_model
   using enum RecomputeLevel;
   struct Case {

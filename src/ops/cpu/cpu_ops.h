@@ -44,6 +44,13 @@ class CpuOps final : public Ops {
                           const Heads& q, const Heads& k, const Heads& v,
                           bool causal) override;
 
+  void matmul(const Heads& c, const Heads& a, Transpose op_a, const Heads& b,
+              Transpose op_b) override;
+  void softmax(const Tensor& scores, const Tensor& lse, float scale,
+               bool causal) override;
+  void softmax_backward(const Tensor& dp, const Tensor& p,
+                        float scale) override;
+
   void swiglu(const Tensor& y, const Tensor& gate_up) override;
   void swiglu_backward(const Tensor& dgate_up, const Tensor& dy,
                        const Tensor& gate_up) override;

@@ -1,35 +1,14 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "ops/checks.h"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/numeric.h"
 #include "ops/cpu/parallel.h"
+#include "ops/cpu/row_sum.h"
 
 namespace lockstep {
 namespace {
-
-// What both passes need of a row: its largest logit and Σ e^(logit − largest).
-struct RowSum {
-  float largest;
-  float exponentials;
-};
-
-template <class T>
-RowSum sum_row(const T* logits, std::int64_t vocabulary) {
-  float largest = -std::numeric_limits<float>::infinity();
-#pragma omp simd reduction(max : largest)
-  for (std::int64_t i = 0; i < vocabulary; ++i) {
-    largest = std::max(largest, load(logits[i]));
-  }
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (std::int64_t i = 0; i < vocabulary; ++i) {
-    sum += fast_exp(load(logits[i]) - largest);
-  }
-  return {largest, sum};
-}
 
 // Not log-sum-exp minus logit: with logits of 1e4 that would round away the
 // loss itself.
@@ -71,7 +50,7 @@ void CpuOps::cross_entropy(const Tensor& losses, const Tensor& logits,
   with_storage([&]<class T>(T) {
     parallel_for(logits[0], 4 * vocabulary, [&](std::int64_t n) {
       const T* row = static_cast<const T*>(logits.data) + n * logits[1];
-      loss[n] = loss_of(sum_row(row, vocabulary), load(row[target[n]]));
+      loss[n] = loss_of(row_sum(row, vocabulary), load(row[target[n]]));
     });
   });
 }
@@ -85,7 +64,7 @@ void CpuOps::cross_entropy_backward(const Tensor& losses, const Tensor& logits,
   with_storage([&]<class T>(T) {
     parallel_for(logits[0], 8 * vocabulary, [&](std::int64_t n) {
       T* row = static_cast<T*>(logits.data) + n * logits[1];
-      const RowSum sum = sum_row(row, vocabulary);
+      const RowSum sum = row_sum(row, vocabulary);
       loss[n] = loss_of(sum, load(row[target[n]]));
       gradient_row(row, sum, target[n], vocabulary, logits[1], scale);
     });

@@ -107,4 +107,36 @@ void CpuOps::linear_backward_weight(const Tensor& dweight, const Tensor& dy,
   }
 }
 
+void CpuOps::matmul(const Heads& c, const Heads& a, Transpose op_a,
+                    const Heads& b, Transpose op_b) {
+  check_matmul(c, a, op_a, b, op_b, dtype_);
+  // Rows of one head as rows of a matrix that are token_stride apart.
+  const auto matrix = [](const Heads& x, std::int64_t sequence,
+                         std::int64_t head) {
+    const std::int64_t first = sequence * x.batch_stride + head * x.head_stride;
+    return Tensor(static_cast<std::byte*>(x.data) + first * bytes_of(x.dtype),
+                  x.dtype, {x.tokens, x.token_stride});
+  };
+  const auto op = [](Transpose yes) {
+    return yes == Transpose::yes ? Op::transposed : Op::plain;
+  };
+  const std::int64_t inner = op_a == Transpose::yes ? a.tokens : a.head_dim;
+  const bool direct = dtype_ == Dtype::f32;
+  for (std::int64_t sequence = 0; sequence < c.batch; ++sequence) {
+    for (std::int64_t head = 0; head < c.heads; ++head) {
+      const WideMatrix left =
+          widen(matrix(a, sequence, head), a.head_dim, Scratch::wide_a);
+      const WideMatrix right =
+          widen(matrix(b, sequence, head), b.head_dim, Scratch::wide_b);
+      const Tensor to = matrix(c, sequence, head);
+      float* product = direct ? to.as<float>()
+                              : scratch(Scratch::wide_c, c.tokens * c.head_dim);
+      matrix_product(product, direct ? to[1] : c.head_dim, c.tokens, c.head_dim,
+                     inner, {left.data, left.stride, op(op_a)},
+                     {right.data, right.stride, op(op_b)}, 0.0f);
+      if (!direct) round_rows(to, c.head_dim, product);
+    }
+  }
+}
+
 }  // namespace lockstep

@@ -1,0 +1,97 @@
+#include "cuda/kernels/row_sum.cuh"
+
+// The softmax of attention that keeps its scores, one block a row. Moves the
+// scores in and out forward, and three tensors of that size backward; what is
+// read again comes from cache.
+namespace lockstep::kernels {
+namespace {
+
+template <class T, int width>
+__global__ void softmax_kernel(const Scores<T> scores, float* lse, float scale,
+                               bool causal) {
+  const std::int64_t index = blockIdx.x;
+  T* row = scores.data + index * scores.keys;
+  const std::int64_t visible =
+      causal ? index % scores.queries + 1 : scores.keys;
+  const OnlineSum all = sum_row<width>(row, visible, scale);
+  if (threadIdx.x == 0) lse[index] = all.maximum + logf(all.sum);
+  const float inverse = 1 / all.sum;
+  for_row<width>(row, scores.keys, [&](std::int64_t first, auto& x) {
+    std::int64_t key = first;
+    for (float& value : x) {
+      const float p = expf(scale * value - all.maximum) * inverse;
+      value = key++ < visible ? p : 0;
+    }
+    store(row + first, x);
+  });
+}
+
+template <class T, int width>
+__global__ void softmax_backward_kernel(const Scores<T> gradient,
+                                        const T* probabilities, float scale) {
+  const std::int64_t begin = blockIdx.x * gradient.keys;
+  T* row = gradient.data + begin;
+  // visit(index, dp, p), a few elements at a time.
+  const auto for_both = [&](auto visit) {
+    for_row<width>(row, gradient.keys, [&](std::int64_t first, auto& dp) {
+      std::remove_reference_t<decltype(dp)> p;
+      load(p, probabilities + begin + first);
+      visit(first, dp, p);
+    });
+  };
+  float mine = 0;
+  for_both([&](std::int64_t, const auto& dp, const auto& p) {
+    for (int i = 0; i < sizeof p / sizeof *p; ++i) mine += p[i] * dp[i];
+  });
+  const float delta = block_sum(mine);
+  for_both([&](std::int64_t first, auto& dp, const auto& p) {
+    for (int i = 0; i < sizeof p / sizeof *p; ++i) {
+      dp[i] = scale * p[i] * (dp[i] - delta);
+    }
+    store(row + first, dp);
+  });
+}
+
+}  // namespace
+
+template <class T>
+void softmax(const Launch& launch, const Scores<T>& scores, float* lse,
+             float scale, bool causal) {
+  const unsigned blocks = grid_blocks(scores.rows, "softmax");
+  constexpr int width = full_width<T>;
+  if (rows_are_aligned<T>(scores.keys, scores.data)) {
+    softmax_kernel<T, width>
+        <<<blocks, threads_for(scores.keys, width), 0, launch.stream>>>(
+            scores, lse, scale, causal);
+  } else {
+    softmax_kernel<T, 1>
+        <<<blocks, threads_for(scores.keys, 1), 0, launch.stream>>>(
+            scores, lse, scale, causal);
+  }
+  check_launch("softmax");
+}
+
+template <class T>
+void softmax_backward(const Launch& launch, const Scores<T>& dp, const T* p,
+                      float scale) {
+  const unsigned blocks = grid_blocks(dp.rows, "softmax backward");
+  constexpr int width = full_width<T>;
+  if (rows_are_aligned<T>(dp.keys, dp.data, p)) {
+    softmax_backward_kernel<T, width>
+        <<<blocks, threads_for(dp.keys, width), 0, launch.stream>>>(dp, p,
+                                                                    scale);
+  } else {
+    softmax_backward_kernel<T, 1>
+        <<<blocks, threads_for(dp.keys, 1), 0, launch.stream>>>(dp, p, scale);
+  }
+  check_launch("softmax backward");
+}
+
+template void softmax(const Launch&, const Scores<float>&, float*, float, bool);
+template void softmax(const Launch&, const Scores<bf16>&, float*, float, bool);
+template void softmax_backward(const Launch&, const Scores<float>&,
+                               const float*, float);
+template void softmax_backward(const Launch&, const Scores<bf16>&, const bf16*,
+                               float);
+
+}  // namespace lockstep::kernels
