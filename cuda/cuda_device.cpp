@@ -139,6 +139,12 @@ void CudaDevice::zero(const Tensor& tensor) {
              "cudaMemsetAsync");
 }
 
+void CudaDevice::copy(const Tensor& to, const Tensor& from) {
+  check_cuda(cudaMemcpyAsync(to.data, from.data, from.bytes(),
+                             cudaMemcpyDeviceToDevice, stream()),
+             "cudaMemcpyAsync on the device");
+}
+
 std::unique_ptr<CapturedWork> CudaDevice::capture(
     const std::function<void()>& issue) {
   return std::make_unique<CudaGraph>(stream(), issue);

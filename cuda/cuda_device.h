@@ -25,6 +25,7 @@ class CudaDevice : public Device {
   Event prefetch(const Tensor& to, const void* from,
                  const Event& after) override;
   void zero(const Tensor& tensor) override;
+  void copy(const Tensor& to, const Tensor& from) override;
 
   std::unique_ptr<CapturedWork> capture(
       const std::function<void()>& issue) override;

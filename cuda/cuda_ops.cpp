@@ -347,6 +347,34 @@ void CudaOps::add(const Tensor& sum, const Tensor& x) {
   });
 }
 
+void CudaOps::weighted_sum(const Tensor& y, const Tensor& x,
+                           const Tensor& weight) {
+  check_matrix(x, dtype_, "weighted_sum: x");
+  check(y, dtype_, {x[0]}, "weighted_sum: y");
+  check(weight, dtype_, {x[1]}, "weighted_sum: weight");
+  with_storage([&]<class T>(T) {
+    kernels::weighted_sum<T>(launch_, as<T>(y), rows_of<const T>(x),
+                             as<const T>(weight));
+  });
+}
+
+void CudaOps::weighted_sum_backward(const Tensor& dx, const Tensor& dweight,
+                                    const Tensor& dy, const Tensor& x,
+                                    const Tensor& weight) {
+  check_matrix(x, dtype_, "weighted_sum_backward: x");
+  check(dx, dtype_, x.shape, "weighted_sum_backward: dx");
+  check(dy, dtype_, {x[0]}, "weighted_sum_backward: dy");
+  check(weight, dtype_, {x[1]}, "weighted_sum_backward: weight");
+  check(dweight, Dtype::f32, {x[1]}, "weighted_sum_backward: dweight");
+  void* scratch = scratch_.at_least(
+      kernels::weighted_sum_backward_bytes(launch_, x[0], x[1]));
+  with_storage([&]<class T>(T) {
+    kernels::weighted_sum_backward<T>(
+        launch_, rows_of<T>(dx), as<float>(dweight), as<const T>(dy),
+        as<const T>(x), as<const T>(weight), scratch);
+  });
+}
+
 void CudaOps::cast(const Tensor& out, const Tensor& x) {
   const std::int64_t n = x.elements();
   check_count(out, out.dtype, n, "cast: out");

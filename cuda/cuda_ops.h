@@ -70,6 +70,11 @@ class CudaOps final : public Ops {
              const Tensor& factor) override;
 
   void add(const Tensor& sum, const Tensor& x) override;
+  void weighted_sum(const Tensor& y, const Tensor& x,
+                    const Tensor& weight) override;
+  void weighted_sum_backward(const Tensor& dx, const Tensor& dweight,
+                             const Tensor& dy, const Tensor& x,
+                             const Tensor& weight) override;
   void cast(const Tensor& out, const Tensor& x) override;
   void split_weights(const Tensor& parameters, const Tensor& remainder,
                      const Tensor& values) override;

@@ -135,6 +135,16 @@ struct AdamwUpdate {
 template <class T>
 void adamw(const Launch&, const AdamwUpdate<T>&);
 
+// --- weighted sum: x [count, width] ------------------------------------------
+template <class T>
+void weighted_sum(const Launch&, T* y, const Rows<const T>& x, const T* weight);
+std::int64_t weighted_sum_backward_bytes(const Launch&, std::int64_t count,
+                                         std::int64_t width);
+template <class T>
+void weighted_sum_backward(const Launch&, const Rows<T>& dx, float* dweight,
+                           const T* dy, const T* x, const T* weight,
+                           void* scratch);
+
 // --- elementwise -------------------------------------------------------------
 template <class T>
 void add(const Launch&, float* sum, const T* x, std::int64_t n);

@@ -30,6 +30,49 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
+std::vector<std::string> split_list(const std::string& text) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == ',') {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
+}
+
+OptionValue whole_list(std::vector<std::int64_t>& field, std::int64_t low,
+                       std::int64_t high) {
+  return {fmt::format("whole numbers from {} to {}, as a list 1,2,3 or 1..8, "
+                      "which doubles",
+                      low, high),
+          [&field, low, high](const std::string& given) {
+            std::vector<std::int64_t> values;
+            for (const std::string& part : split_list(given)) {
+              const std::size_t dots = part.find("..");
+              std::int64_t first = 0, last = 0;
+              if (!whole(first, low, high).set(part.substr(0, dots))) {
+                return false;
+              }
+              last = first;
+              if (dots != std::string::npos &&
+                  (!whole(last, low, high).set(part.substr(dots + 2)) ||
+                   first == 0)) {
+                return false;
+              }
+              for (std::int64_t value = first; value <= last; value *= 2) {
+                values.push_back(value);
+                if (value == 0) break;
+              }
+            }
+            if (values.empty()) return false;
+            field = values;
+            return true;
+          },
+          [&field] { return fmt::format("{}", fmt::join(field, ",")); }};
+}
+
 OptionValue number(double& field, const NumberRange& range) {
   return {std::string(range.accepts),
           [&field, contains = range.contains](const std::string& given) {

@@ -38,6 +38,11 @@ OptionValue whole(Integer& field, Integer low, Integer high) {
           [&field] { return fmt::format("{}", field); }};
 }
 
+// Whole numbers, "256,1024" or "128..65536", which doubles from the first to
+// the last.
+OptionValue whole_list(std::vector<std::int64_t>& field, std::int64_t low,
+                       std::int64_t high);
+
 // A finite number. It is tested as the fp32 value that computes with it, so
 // that "above 0" stays above 0.
 struct NumberRange {
@@ -82,10 +87,44 @@ OptionValue choice(T& field, const Choice<T> (&choices)[count]) {
           names};
 }
 
+// Several of a few names, "flash,naive".
+template <class T, std::size_t count>
+OptionValue choice_list(std::vector<T>& field,
+                        const Choice<T> (&choices)[count]);
+
 // The candidate that a user most likely meant: one that starts with `given`,
 // or else the one with the fewest letters to insert, drop, replace or swap.
 // `candidates` is not empty.
 std::string_view nearest(std::string_view given,
                          std::span<const std::string_view> candidates);
+
+// The parts of "a,b,c"; an empty text is one empty part.
+std::vector<std::string> split_list(const std::string& text);
+
+template <class T, std::size_t count>
+OptionValue choice_list(std::vector<T>& field,
+                        const Choice<T> (&choices)[count]) {
+  T scratch{};
+  std::string names = choice(scratch, choices).accepts;
+  return {"a list of " + names,
+          [&field, &choices](const std::string& given) {
+            std::vector<T> values;
+            for (const std::string& part : split_list(given)) {
+              T value{};
+              if (!choice(value, choices).set(part)) return false;
+              values.push_back(value);
+            }
+            field = values;
+            return true;
+          },
+          [&field, &choices] {
+            std::string text;
+            for (T value : field) {
+              if (!text.empty()) text += ',';
+              text += choice(value, choices).get();
+            }
+            return text;
+          }};
+}
 
 }  // namespace lockstep

@@ -43,12 +43,14 @@ Buffer Device::allocate(std::int64_t bytes, Category category,
   if (bytes == 0) return {};
   void* data = allocate_bytes(bytes);
   if (data == nullptr) {
-    fail(
-        "out of memory on {}: '{}' ({}) needs {}; held so far: {}; try a "
-        "smaller --batch-size with more --grad-accumulation, a shorter "
-        "--context-length, --precision bf16, or a smaller model",
-        this->name(), name, name_of(category), format_bytes(double(bytes)),
-        ledger_.summary());
+    throw OutOfMemory(
+        fmt::format(
+            "out of memory on {}: '{}' ({}) needs {}; held so far: {}; try a "
+            "smaller --batch-size with more --grad-accumulation, a shorter "
+            "--context-length, --precision bf16, or a smaller model",
+            this->name(), name, name_of(category), format_bytes(double(bytes)),
+            ledger_.summary()),
+        bytes);
   }
   return {*this, data, bytes, category, std::move(name)};
 }

@@ -90,6 +90,8 @@ class Device : public Lane {
   virtual Event prefetch(const Tensor& to, const void* from,
                          const Event& after) = 0;
   virtual void zero(const Tensor& tensor) = 0;
+  // Bytes of one tensor to another of this device that is as large.
+  virtual void copy(const Tensor& to, const Tensor& from) = 0;
 
   // What the argument issues on the compute lane, without running it; nullptr
   // where the device has no such thing, and then it is not called. It must not

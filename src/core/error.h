@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -20,6 +21,14 @@ class Error : public std::runtime_error {
 class UsageError : public Error {
  public:
   using Error::Error;
+};
+
+// A device without the memory that was asked for.
+class OutOfMemory : public Error {
+ public:
+  OutOfMemory(const std::string& text, std::int64_t wanted_bytes)
+      : Error(text), bytes(wanted_bytes) {}
+  const std::int64_t bytes;
 };
 
 template <class... Args>

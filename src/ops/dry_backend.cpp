@@ -26,6 +26,7 @@ class DryDevice final : public Device {
     return record();
   }
   void zero(const Tensor&) override {}
+  void copy(const Tensor&, const Tensor&) override {}
 
  private:
   void* allocate_bytes(std::int64_t bytes) override {
@@ -64,6 +65,8 @@ class DryOps final : public Ops {
   void clip_factor(T, T, double) override {}
   void adamw(const AdamwRange&, T, T) override {}
   void add(T, T) override {}
+  void weighted_sum(T, T, T) override {}
+  void weighted_sum_backward(T, T, T, T, T) override {}
   void cast(T, T) override {}
   void split_weights(T, T, T) override {}
   void join_weights(T, T, T) override {}

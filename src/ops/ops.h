@@ -187,6 +187,16 @@ class Ops {
   // sum f32[n] += x, f32 or bf16 [n].
   virtual void add(const Tensor& sum, const Tensor& x) = 0;
 
+  // --- weighted sum, an operation bound by memory for benchmarks ------------
+  // y[n] = Σ_d weight[d]·x[n, d]; x a[N, D], weight a[D], y a[N].
+  virtual void weighted_sum(const Tensor& y, const Tensor& x,
+                            const Tensor& weight) = 0;
+  // dx[n, d] = dy[n]·weight[d], dx a[N, D]; dweight[d] = Σ_n dy[n]·x[n, d],
+  // dweight f32[D].
+  virtual void weighted_sum_backward(const Tensor& dx, const Tensor& dweight,
+                                     const Tensor& dy, const Tensor& x,
+                                     const Tensor& weight) = 0;
+
   // --- dtypes ---------------------------------------------------------------
   // out[i] = x[i], each f32 or bf16 (rounded to nearest even).
   virtual void cast(const Tensor& out, const Tensor& x) = 0;

@@ -1,12 +1,10 @@
 #include "record/run_record.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
-#include <ctime>
 #include <exception>
 #include <set>
 #include <utility>
@@ -78,7 +76,13 @@ struct RunRecord::State {
       : path(std::move(file_path)),
         ranks(world_size),
         file(path, hdf5::Access::in_memory) {
-    write_facts(facts);
+    file.set_attribute("schema_version", schema_version);
+    file.set_attribute("status", "running");
+    file.set_attribute("error", "");
+    write_facts(file, facts);
+    file.group("validation")
+        .set_attribute("description",
+                       "empty unless --validation-every is above 0");
     const auto per_rank = [&](const std::string& name, auto& columns,
                               const char* units, const char* description) {
       columns.emplace_back(file, name, std::vector<std::int64_t>{ranks}, units,
@@ -102,33 +106,6 @@ struct RunRecord::State {
     }
     per_rank("memory/total", memory, "bytes", "held at the end of the step");
     per_rank("memory/peak", memory, "bytes", "most held at once so far");
-  }
-
-  void write_facts(const RunFacts& facts) {
-    file.set_attribute("schema_version", schema_version);
-    file.set_attribute("status", "running");
-    file.set_attribute("error", "");
-    const std::time_t now = std::time(nullptr);
-    file.set_attribute("created",
-                       fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now)));
-    for (const auto& [name, value] : facts.texts) {
-      file.set_attribute(name, value);
-    }
-    for (const auto& [name, value] : facts.integers) {
-      file.set_attribute(name, value);
-    }
-    for (const auto& [name, value] : facts.numbers) {
-      file.set_attribute(name, value);
-    }
-    file.set_attribute("hdf5_version", hdf5::version());
-    file.set_attribute("hostnames", facts.hostnames);
-    hdf5::Group config = file.create_group("config");
-    for (const auto& [name, value] : facts.config) {
-      config.set_attribute(name, value);
-    }
-    file.group("validation")
-        .set_attribute("description",
-                       "empty unless --validation-every is above 0");
   }
 
   template <class Visit>

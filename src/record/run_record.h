@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/memory_ledger.h"
+#include "record/run_facts.h"
 
 namespace lockstep {
 
@@ -66,16 +67,6 @@ struct MemoryTimeline {
   double begin_us = 0;
   double end_us = 0;
   std::vector<MemoryEvent> events;
-};
-
-// A run's facts, written once as attributes of the root group.
-struct RunFacts {
-  std::vector<std::pair<std::string, std::string>> texts;
-  std::vector<std::pair<std::string, std::int64_t>> integers;
-  std::vector<std::pair<std::string, double>> numbers;
-  std::vector<std::string> hostnames;  // one a rank
-  // /config: every option, by name
-  std::vector<std::pair<std::string, std::string>> config;
 };
 
 // The HDF5 file that a run leaves behind; see docs/run-record.md for the

@@ -144,8 +144,8 @@ Progress settled_progress(Progress progress) {
   return terminal ? progress : Progress::plain;
 }
 
-RunFacts run_facts(const Options& options, const World& world,
-                   const Placement& placement, int argc, char** argv) {
+RunFacts machine_facts(const World& world, const Placement& placement, int argc,
+                       char** argv) {
   const Device& device = *placement.backend.device;
   const bool cuda = device.kind() == Device::Kind::cuda;
   RunFacts facts;
@@ -153,8 +153,6 @@ RunFacts run_facts(const Options& options, const World& world,
       {"command_line", fmt::format("{}", fmt::join(argv, argv + argc, " "))},
       {"version", build_version},
       {"git_revision", build_revision},
-      {"sync", options.sync},
-      {"precision", std::string(name_of(options.precision))},
       {"device", cuda ? "cuda" : "cpu"},
       {"gpu_name", cuda ? device.name() : ""},
       {"cpu_name", cuda ? "" : device.name()},
@@ -163,11 +161,20 @@ RunFacts run_facts(const Options& options, const World& world,
       {"nccl_version", nccl_version()},
   };
   facts.integers = {{"world_size", world.size()},
-                    {"threads", placement.threads},
-                    {"parameters", options.model.parameters()}};
-  facts.numbers = {{"flops_per_token", options.model.flops_per_token()},
-                   {"peak_flops", device.peak_flops(options.precision)}};
+                    {"threads", placement.threads}};
   for (const RankRow& row : placement.rows) facts.hostnames.push_back(row.host);
+  return facts;
+}
+
+RunFacts run_facts(const Options& options, const World& world,
+                   const Placement& placement, int argc, char** argv) {
+  RunFacts facts = machine_facts(world, placement, argc, argv);
+  facts.texts.emplace_back("sync", options.sync);
+  facts.texts.emplace_back("precision", name_of(options.precision));
+  facts.integers.emplace_back("parameters", options.model.parameters());
+  facts.numbers = {
+      {"flops_per_token", options.model.flops_per_token()},
+      {"peak_flops", placement.backend.device->peak_flops(options.precision)}};
   facts.config = options.entries();
   return facts;
 }

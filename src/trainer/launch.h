@@ -27,7 +27,10 @@ Placement place_rank(const Options& options, World& world);
 // gives its ranks a pseudo-terminal whatever it writes to itself.
 Progress settled_progress(Progress progress);
 
-// What the run record says about a run.
+// What a record says about the machine and the programs that made it.
+RunFacts machine_facts(const World& world, const Placement& placement, int argc,
+                       char** argv);
+// The same and what the run record says about a run.
 RunFacts run_facts(const Options& options, const World& world,
                    const Placement& placement, int argc, char** argv);
 

@@ -496,6 +496,26 @@ TEST(Options, HelpShowsDefaultsNamesAndExamples) {
   }
 }
 
+TEST(OptionValues, ListsAreNumbersAndDoublingRanges) {
+  std::vector<std::int64_t> field = {5};
+  const OptionValue value = whole_list(field, 1, 1000);
+  const auto parsed = [&](const std::string& text) {
+    EXPECT_TRUE(value.set(text)) << text;
+    return field;
+  };
+  using List = std::vector<std::int64_t>;
+  EXPECT_EQ(parsed("7"), List{7});
+  EXPECT_EQ(parsed("7,3"), (List{7, 3}));
+  EXPECT_EQ(parsed("1,16..100"), (List{1, 16, 32, 64}));
+  EXPECT_EQ(parsed("8..8"), List{8});
+  for (const char* text : {"", ",", "1,", "0", "1001", "a", "4..2", "..4",
+                           "4..", "1..2..3", "1 2"}) {
+    EXPECT_FALSE(value.set(text)) << text;
+  }
+  EXPECT_EQ(field, List{8});
+  EXPECT_EQ(value.get(), "8");
+}
+
 TEST(Options, HelpAndVersionNeedNothingElse) {
   EXPECT_EQ(parse_exactly({"--help"}).action, Action::help);
   EXPECT_EQ(parse_exactly({"-h"}).action, Action::help);

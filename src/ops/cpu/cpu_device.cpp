@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t alignment = 256;
 constexpr std::int64_t huge_page = std::int64_t{2} << 20;
-constexpr std::int64_t zeroed_at_once = 1 << 18;
+constexpr std::int64_t piece_bytes = 1 << 18;
 
 // Large buffers ask for huge pages: matrix products walk through them in
 // strides, which costs many misses of the address translation otherwise.
@@ -43,12 +43,11 @@ std::int64_t available_bytes() {
 // By all threads: on a host of several memory nodes each then holds the part
 // that its own cores touched first.
 void zero_bytes(void* data, std::int64_t bytes) {
-  const std::int64_t pieces = (bytes + zeroed_at_once - 1) / zeroed_at_once;
-  parallel_for(pieces, zeroed_at_once, [&](std::int64_t piece) {
-    const std::int64_t begin = piece * zeroed_at_once;
-    std::memset(
-        static_cast<std::byte*>(data) + begin, 0,
-        static_cast<std::size_t>(std::min(zeroed_at_once, bytes - begin)));
+  const std::int64_t pieces = (bytes + piece_bytes - 1) / piece_bytes;
+  parallel_for(pieces, piece_bytes, [&](std::int64_t piece) {
+    const std::int64_t begin = piece * piece_bytes;
+    std::memset(static_cast<std::byte*>(data) + begin, 0,
+                static_cast<std::size_t>(std::min(piece_bytes, bytes - begin)));
   });
 }
 
@@ -97,6 +96,17 @@ Event CpuDevice::prefetch(const Tensor& to, const void* from,
 
 void CpuDevice::zero(const Tensor& tensor) {
   zero_bytes(tensor.data, tensor.bytes());
+}
+
+void CpuDevice::copy(const Tensor& to, const Tensor& from) {
+  const std::int64_t pieces = (from.bytes() + piece_bytes - 1) / piece_bytes;
+  parallel_for(pieces, piece_bytes, [&](std::int64_t piece) {
+    const std::int64_t begin = piece * piece_bytes;
+    std::memcpy(
+        static_cast<std::byte*>(to.data) + begin,
+        static_cast<const std::byte*>(from.data) + begin,
+        static_cast<std::size_t>(std::min(piece_bytes, from.bytes() - begin)));
+  });
 }
 
 void* CpuDevice::allocate_bytes(std::int64_t bytes) {

@@ -22,6 +22,7 @@ class CpuDevice final : public Device {
   Event prefetch(const Tensor& to, const void* from,
                  const Event& after) override;
   void zero(const Tensor& tensor) override;
+  void copy(const Tensor& to, const Tensor& from) override;
 
  private:
   void* allocate_bytes(std::int64_t bytes) override;

@@ -68,6 +68,11 @@ class CpuOps final : public Ops {
   void adamw(const AdamwRange& range, const Tensor& scalars,
              const Tensor& factor) override;
 
+  void weighted_sum(const Tensor& y, const Tensor& x,
+                    const Tensor& weight) override;
+  void weighted_sum_backward(const Tensor& dx, const Tensor& dweight,
+                             const Tensor& dy, const Tensor& x,
+                             const Tensor& weight) override;
   void cast(const Tensor& out, const Tensor& x) override;
   void split_weights(const Tensor& parameters, const Tensor& remainder,
                      const Tensor& values) override;
