@@ -1,0 +1,12 @@
+#!/usr/bin/env python3
+"""export_memory_snapshot.py: memory timelines for PyTorch's visualiser."""
+
+import sys
+
+import lockstep
+
+lockstep.use_an_interpreter_that_has_the_requirements()
+
+from lockstep.snapshot import main  # noqa: E402
+
+sys.exit(main())

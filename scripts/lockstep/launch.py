@@ -1,0 +1,47 @@
+"""Starting `train` and `bench`, alone and under mpirun."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+from lockstep import ROOT
+
+
+def find_program(name: str) -> Path:
+    """LOCKSTEP_BUILD/name, or the one of the presets that is newest."""
+    chosen = os.environ.get("LOCKSTEP_BUILD")
+    folders = [Path(chosen)] if chosen else [
+        ROOT / "build" / preset for preset in ("release", "cpu", "debug")]
+    found = [folder / name for folder in folders if (folder / name).is_file()]
+    if not found:
+        raise FileNotFoundError(
+            f"no program '{name}' in {', '.join(map(str, folders))}; build it "
+            "with scripts/build, or name its folder in LOCKSTEP_BUILD")
+    return max(found, key=lambda path: path.stat().st_mtime)
+
+
+def environment() -> dict[str, str]:
+    """This process's, with which mpirun lets root start ranks."""
+    if os.getuid() != 0:
+        return dict(os.environ)
+    return os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1",
+                         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def mpirun(ranks: int, launcher: str = "") -> list[str]:
+    """The beginning of a command for so many ranks. `launcher` replaces
+    mpirun and its options, with {ranks} for their number."""
+    if launcher:
+        return shlex.split(launcher.format(ranks=ranks))
+    if ranks == 1:
+        return []
+    cores = len(os.sched_getaffinity(0))
+    more = ["--oversubscribe"] if ranks > cores else []
+    return ["mpirun", "-np", str(ranks), "--bind-to", "none", *more]
+
+
+def pinned_threads(ranks: int) -> int:
+    """A rank's share of the cores, at least one."""
+    return max(1, len(os.sched_getaffinity(0)) // ranks)
