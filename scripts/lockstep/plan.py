@@ -1,0 +1,535 @@
+"""plan.py: what training would take on more devices than there are.
+
+The model, per step of one rank (docs/studies.md tells how far it was off):
+
+    step     = compute + exposed
+    compute  = forward + loss + backward + optimizer, of a one-rank run scaled by
+               the FLOPs of the model and batch, or the device's peak times an
+               assumed utilisation
+    exposed  = communication that cannot hide: collectives that the strategy
+               issues during the backward (or forward) pass hide behind it, all
+               but the last of them
+
+Memory and traffic are those of `train --dry-run`, which issues a real step on
+devices that only count. A collective of n bytes on W ranks takes
+
+    latency · log2(W) + f(W) · n / bandwidth
+
+with f = 2(W-1)/W for an all-reduce, (W-1)/W for a reduce-scatter or all-gather,
+1 for a broadcast (Thakur et al. 2005; nccl-tests' doc/PERFORMANCE.md). Across
+nodes it is done inside the nodes first, so that each device carries 1/g of it
+over the network, g being the devices of a node.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from lockstep import launch, tables
+from lockstep.benchfile import Benchmark, read_benchmark
+from lockstep.runfile import MODEL_SIZES, NotARecord, Run, read_run
+from lockstep.tables import Table
+
+STRATEGIES = ("naive", "flat", "overlap", "bucketed", "sharded-optimizer",
+              "zero1", "zero2", "fsdp")
+
+
+class BadPlan(Exception):
+    """What was asked for makes no sense; the text is one line."""
+
+
+# --- links ------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class Link:
+    """Latency in µs per doubling of the ranks, bandwidth in GB/s."""
+    latency_us: float
+    bandwidth: float
+
+
+@dataclass(frozen=True)
+class Hardware:
+    name: str
+    peak_flops: float  # dense bf16, FLOP/s
+    memory_bytes: float
+    memory_bandwidth: float  # GB/s
+    node: Link
+    network: Link  # per device
+    source: str
+
+
+# Bandwidths are 80 % of the links' nominal ones, latencies round numbers of the
+# size that nccl-tests shows for small messages: assumptions, to be replaced by
+# measurements (--collectives).
+_NVLINK4 = Link(5.0, 0.8 * 450)
+_NDR = Link(8.0, 0.8 * 50)
+_HOPPER = "NVLink 4 with 450 GB/s and InfiniBand NDR with 400 Gbit/s per GPU " \
+    "and direction, both at 80 % (NVIDIA's data sheets of H100 and H200, and " \
+    "the DGX user guide)"
+HARDWARE = {
+    "h100": Hardware("H100 SXM", 989e12, 80e9, 3350, _NVLINK4, _NDR, _HOPPER),
+    "h200": Hardware("H200 SXM", 989e12, 141e9, 4800, _NVLINK4, _NDR, _HOPPER)}
+
+_COLLECTIVES = {"all-reduce": "all_reduce", "reduce-scatter": "reduce_scatter",
+                "all-gather": "all_gather", "broadcast": "broadcast"}
+
+
+def factor(collective: str, ranks: int) -> float:
+    """What a link carries of each byte of the buffer."""
+    share = (ranks - 1) / ranks
+    return {"all-reduce": 2 * share, "reduce-scatter": share,
+            "all-gather": share, "broadcast": 1.0 if ranks > 1 else 0.0}[
+                collective]
+
+
+def fit_link(benchmarks: list[Benchmark]) -> Link:
+    """Latency and bandwidth that come closest to measured all-reduces (of other
+    collectives where there are none), every size counting the same."""
+    rows = [(one.ranks, row) for one in benchmarks for row in one.rows
+            if one.ranks > 1 and float(row["time"]) > 0]
+    preferred = [r for r in rows if r[1]["op"] == "all_reduce"] or rows
+    if len(preferred) < 2:
+        raise BadPlan("a collectives file needs two sizes or more on several "
+                      "ranks")
+    names = {v: k for k, v in _COLLECTIVES.items()}
+    unknown, wanted = [], []
+    for ranks, row in preferred:
+        us = float(row["time"])
+        carried = factor(names[str(row["op"])], ranks) * float(row["size"])
+        unknown.append([math.log2(ranks) / us, carried / us])
+        wanted.append(1.0)
+    latency, us_per_byte = np.linalg.lstsq(np.array(unknown),
+                                           np.array(wanted), rcond=None)[0]
+    if latency < 0:  # all of it is bandwidth
+        latency = 0.0
+        us_per_byte = float(np.mean([w / u[1] for u, w in
+                                     zip(unknown, wanted)]))
+    return Link(float(latency), 1e-3 / float(us_per_byte))
+
+
+def collective_us(collective: str, bytes_of_buffer: float, ranks: int,
+                  node_size: int, node: Link, network: Link) -> float:
+    """Of one collective over `ranks`, node_size of them in each node."""
+    if ranks == 1:
+        return 0.0
+    inside = min(ranks, node_size)
+    nodes = -(-ranks // node_size)
+    us = 0.0
+    if inside > 1:
+        us += node.latency_us * math.log2(inside) + \
+            factor(collective, inside) * bytes_of_buffer / node.bandwidth / 1e3
+    if nodes > 1:
+        us += network.latency_us * math.log2(nodes) + \
+            factor(collective, nodes) * bytes_of_buffer / inside / \
+            network.bandwidth / 1e3
+    return us
+
+
+# --- what a step computes and sends -----------------------------------------
+
+@dataclass(frozen=True)
+class Job:
+    """A training as it would run on every rank."""
+    d_model: int
+    d_ff: int
+    layers: int
+    heads: int
+    vocab: int
+    context: int
+    batch: int  # sequences per rank and micro-step
+    accumulation: int
+    precision: str
+
+    @property
+    def parameters(self) -> int:
+        block = 4 * self.d_model**2 + 3 * self.d_model * self.d_ff + \
+            2 * self.d_model
+        return 2 * self.vocab * self.d_model + self.layers * block + \
+            self.d_model
+
+    @property
+    def flops_per_token(self) -> float:
+        """Without the lookup, causal attention by half (docs/run-record.md)."""
+        return 6.0 * (self.parameters - self.vocab * self.d_model) + \
+            6.0 * self.layers * self.d_model * self.context
+
+    @property
+    def tokens(self) -> int:
+        return self.batch * self.accumulation * self.context
+
+    def options(self) -> list[str]:
+        return [f"--{name}={value}" for name, value in (
+            ("d-model", self.d_model), ("d-ff", self.d_ff),
+            ("num-layers", self.layers), ("num-heads", self.heads),
+            ("vocab-size", self.vocab), ("context-length", self.context),
+            ("batch-size", self.batch),
+            ("grad-accumulation", self.accumulation),
+            ("precision", self.precision))]
+
+
+@dataclass(frozen=True)
+class DryRun:
+    memory_bytes: int
+    traffic: dict[str, tuple[int, int]]  # bytes and calls, by collective
+
+
+def dry_run(job: Job, sync: str, ranks: int, program: Path) -> DryRun:
+    done = subprocess.run(
+        [str(program), "--dry-run", f"--world-size={ranks}", f"--sync={sync}",
+         *job.options()], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BadPlan(done.stderr.strip().splitlines()[-1])
+    total = re.search(r"^  total +[\d.e+]+ \w+ +(\d+) bytes$", done.stdout,
+                      re.MULTILINE)
+    if total is None:
+        raise BadPlan(f"{program} --dry-run prints no total")
+    traffic = {m[1]: (int(m[2]), int(m[3])) for m in re.finditer(
+        r"^  ([a-z-]+) +[\d.e+]+ \w+ +(\d+) bytes +(\d+) calls", done.stdout,
+        re.MULTILINE) if m[1] in _COLLECTIVES}
+    return DryRun(int(total[1]), traffic)
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Milliseconds of one rank's step without communication."""
+    forward: float  # with the loss
+    backward: float
+    optimizer: float  # of all parameters
+
+    @property
+    def whole(self) -> float:
+        return self.forward + self.backward + self.optimizer
+
+
+def compute_of_run(run: Run, job: Job) -> Compute:
+    """Measured on one rank, scaled to the job's FLOPs and parameters."""
+    if run.ranks != 1 or not run.has_steps:
+        raise BadPlan(f"{run.path}: a one-rank run with steps is needed")
+    c = run.config
+    flops = float(run.attrs["flops_per_token"]) * \
+        int(c["batch-size"]) * int(c["grad-accumulation"]) * \
+        int(c["context-length"])
+    work = job.flops_per_token * job.tokens / flops
+    size = job.parameters / int(run.attrs["parameters"])
+
+    def ms(*phases: str) -> float:
+        return sum(float(np.median(run.slowest(p))) for p in phases)
+    return Compute(work * ms("data", "zero_grad", "forward", "loss"),
+                   work * ms("backward"), size * ms("optimizer"))
+
+
+def compute_of_hardware(hardware: Hardware, job: Job, mfu: float) -> Compute:
+    peak = hardware.peak_flops if job.precision == "bf16" else \
+        hardware.peak_flops / (2 if job.precision == "tf32" else 15)
+    ms = 1e3 * job.flops_per_token * job.tokens / (peak * mfu)
+    # AdamW reads weight, gradient and both moments, and writes all but the
+    # gradient: 4 bytes each.
+    optimizer = job.parameters * 7 * 4 / hardware.memory_bandwidth / 1e6
+    return Compute(ms / 3, 2 * ms / 3, optimizer)
+
+
+# --- strategies -------------------------------------------------------------
+
+@dataclass(frozen=True)
+class Machine:
+    node_size: int
+    node: Link
+    network: Link
+    # Of CPUs: how many ranks' threads run at once in a node, and how much
+    # slower a rank computes beside others that do.
+    cores: int = 0
+    contention: float = 1.0
+
+    def crowding(self, ranks: int) -> float:
+        """How often the ranks of a node take turns on its cores."""
+        here = min(ranks, self.node_size)
+        return max(1.0, here / self.cores) if self.cores else 1.0
+
+
+@dataclass(frozen=True)
+class Prediction:
+    sync: str
+    ranks: int
+    compute_ms: float
+    busy_ms: float
+    exposed_ms: float
+    memory_bytes: int
+
+    @property
+    def step_ms(self) -> float:
+        return self.compute_ms + self.exposed_ms
+
+
+def _exposed(busy: dict[str, float], calls: dict[str, int], sync: str,
+             compute: Compute) -> float:
+    """Milliseconds of communication that nothing hides."""
+    def last(collective: str) -> float:
+        return busy.get(collective, 0) / max(calls.get(collective, 1), 1)
+    reduce = busy.get("all-reduce", 0) + busy.get("reduce-scatter", 0)
+    gather = busy.get("all-gather", 0) + busy.get("broadcast", 0)
+    if sync in ("naive", "flat"):
+        return reduce + gather
+    tail = max(last("all-reduce"), last("reduce-scatter"))
+    if sync == "fsdp":
+        # Half of the gathers come in each pass; one cannot be prefetched.
+        forward = max(gather / 2 - compute.forward, last("all-gather"))
+        backward = max(gather / 2 + reduce - compute.backward, tail)
+        return forward + backward
+    hidden = max(reduce - compute.backward, tail)
+    # Updated parameters come during the next forward pass.
+    return hidden + (max(gather - compute.forward,
+                         max(last("all-gather"), last("broadcast")))
+                     if gather else 0.0)
+
+
+def predict(compute: Compute, plan: DryRun, sync: str, ranks: int,
+            machine: Machine) -> Prediction:
+    crowding = machine.crowding(ranks)
+    slower = crowding * (machine.contention if ranks > 1 else 1.0)
+    shared_update = ranks if sync in ("sharded-optimizer", "zero1", "zero2",
+                                      "fsdp") else 1
+    mine = Compute(compute.forward * slower, compute.backward * slower,
+                   compute.optimizer * slower / shared_update)
+    busy, calls = {}, {}
+    for collective, (traffic, count) in plan.traffic.items():
+        # An all-reduce counts twice its buffer.
+        buffer = traffic / (2 if collective == "all-reduce" else 1)
+        busy[collective] = crowding * count * collective_us(
+            collective, buffer / max(count, 1), ranks, machine.node_size,
+            machine.node, machine.network) / 1e3
+        calls[collective] = count
+    if machine.cores:  # ranks that share cores compute or communicate
+        exposed = sum(busy.values())
+    else:
+        exposed = _exposed(busy, calls, sync, mine)
+    return Prediction(sync, ranks, mine.whole, sum(busy.values()), exposed,
+                      plan.memory_bytes)
+
+
+def contention_of(alone: Run, together: Run, cores: int) -> float:
+    """How much slower a rank of `together` computes than the one of `alone`,
+    batch for batch, beyond taking turns on the cores."""
+    def per_sequence(run: Run) -> float:
+        ms = sum(float(np.median(run.slowest(p)))
+                 for p in ("forward", "loss", "backward"))
+        return ms / (run.global_batch / run.ranks)
+    turns = max(1.0, together.ranks / cores) if cores else 1.0
+    return max(1.0, per_sequence(together) / per_sequence(alone) / turns)
+
+
+# --- command line -----------------------------------------------------------
+
+def rank_counts(text: str) -> list[int]:
+    """"8", "8,12", or "8..1024", which doubles."""
+    match = re.fullmatch(r"(\d+)\.\.(\d+)", text)
+    if match:
+        first, last = int(match[1]), int(match[2])
+        counts = []
+        while 0 < first <= last:
+            counts.append(first)
+            first *= 2
+    else:
+        counts = [int(part) for part in text.split(",") if part.isdigit()] \
+            if re.fullmatch(r"\d+(,\d+)*", text) else []
+    if not counts or min(counts) < 1:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is no number of devices: 8, 8,12 or 8..1024")
+    return counts
+
+
+def parse_arguments(words: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="plan.py", description="Predicts step time, exposed "
+        "communication and memory on more devices than there are, and the "
+        "strategy that is fastest among those that fit. Constants come from "
+        "measurements where they are given, and from data sheets otherwise.")
+    model = parser.add_argument_group("training")
+    model.add_argument("--model-size", choices=list(MODEL_SIZES))
+    model.add_argument("--batch-size", type=int, metavar="N",
+                       help="sequences per device and micro-step (default: 4, "
+                       "or the run's)")
+    model.add_argument("--grad-accumulation", type=int, metavar="N")
+    model.add_argument("--context-length", type=int, metavar="N")
+    model.add_argument("--vocab-size", type=int, metavar="N")
+    model.add_argument("--precision", choices=["fp32", "tf32", "bf16"])
+    model.add_argument("--sync", nargs="+", choices=STRATEGIES,
+                       default=list(STRATEGIES), metavar="NAME",
+                       help="strategies to consider (default: all)")
+    where = parser.add_argument_group("machine")
+    where.add_argument("--gpus", "--ranks", type=rank_counts, default=[8],
+                       metavar="N", help="8, 8,12 or 8..1024 (default: 8)")
+    where.add_argument("--node-size", type=int, default=8, metavar="N",
+                       help="devices of a node (default: %(default)s)")
+    where.add_argument("--hardware", choices=list(HARDWARE), default="h100",
+                       help="data sheet to take what is not measured from "
+                       "(default: %(default)s)")
+    where.add_argument("--mfu", type=float, default=0.4, metavar="X",
+                       help="share of the peak that a step is assumed to reach "
+                       "where no run says it (default: %(default)s)")
+    where.add_argument("--cores", type=int, default=0, metavar="N",
+                       help="ranks are CPU ranks that share this many cores of "
+                       "a node, and nothing hides communication")
+    known = parser.add_argument_group("measurements")
+    known.add_argument("--run", type=Path, metavar="RUN.h5",
+                       help="of one rank: its model, batch and compute times")
+    known.add_argument("--beside", type=Path, metavar="RUN.h5",
+                       help="the same on two ranks of a node, for how much "
+                       "they slow each other down")
+    known.add_argument("--collectives", type=Path, nargs="+", default=[],
+                       metavar="BENCH.h5", help="bench collectives in a node")
+    known.add_argument("--network", type=Path, nargs="+", default=[],
+                       metavar="BENCH.h5", help="bench collectives with one "
+                       "device a node")
+    known.add_argument("--check", type=Path, nargs="+", default=[],
+                       metavar="RUN.h5", help="runs to predict, and to compare "
+                       "with what was measured")
+    parser.add_argument("--all", action="store_true",
+                        help="show every strategy, not the best alone")
+    parser.add_argument("--tables", choices=tables.FORMATS,
+                        help="print the table in this format")
+    return parser.parse_args(words)
+
+
+def make_job(a: argparse.Namespace, run: Run | None) -> Job:
+    """The run's, where nothing else is asked for."""
+    config = run.config if run else {}
+    if a.model_size:
+        shape = MODEL_SIZES[a.model_size]
+    elif run:
+        shape = tuple(int(config[k]) for k in
+                      ("d-model", "d-ff", "num-layers", "num-heads"))
+    else:
+        raise BadPlan("give --model-size, or a --run to take the model from")
+
+    def value(given: object, key: str, default: object) -> object:
+        return given if given is not None else config.get(key, default)
+    job = Job(*shape, vocab=int(value(a.vocab_size, "vocab-size", 10000)),
+              context=int(value(a.context_length, "context-length", 1024)),
+              batch=int(value(a.batch_size, "batch-size", 4)),
+              accumulation=int(value(a.grad_accumulation,
+                                     "grad-accumulation", 1)),
+              precision=str(value(a.precision, "precision", "bf16")))
+    if run and job.precision != config["precision"]:
+        raise BadPlan(f"--run is of {config['precision']}, which says nothing "
+                      f"about {job.precision}")
+    return job
+
+
+def make_machine(a: argparse.Namespace, run: Run | None) -> Machine:
+    hardware = HARDWARE[a.hardware]
+    node = fit_link([read_benchmark(p) for p in a.collectives]) \
+        if a.collectives else hardware.node
+    network = fit_link([read_benchmark(p) for p in a.network]) \
+        if a.network else hardware.network
+    contention = 1.0
+    if a.beside:
+        if run is None:
+            raise BadPlan("--beside is to be compared with a --run")
+        contention = contention_of(run, read_run(a.beside), a.cores)
+    return Machine(a.node_size, node, network, a.cores, contention)
+
+
+def sources(a: argparse.Namespace, machine: Machine) -> list[str]:
+    """Where the constants are from."""
+    hardware = HARDWARE[a.hardware]
+    return [
+        f"compute: {a.run}" if a.run else
+        f"compute: {hardware.name}, {hardware.peak_flops / 1e12:.0f} TFLOP/s "
+        f"at {a.mfu:.0%}",
+        f"in a node: {machine.node.latency_us:.3g} µs · log2(ranks), "
+        f"{machine.node.bandwidth:.3g} GB/s; " +
+        (f"{', '.join(map(str, a.collectives))}" if a.collectives
+         else hardware.source),
+        f"between nodes: {machine.network.latency_us:.3g} µs · log2(nodes), "
+        f"{machine.network.bandwidth:.3g} GB/s per device; " +
+        (f"{', '.join(map(str, a.network))}" if a.network
+         else hardware.source)] + \
+        ([f"on CPUs: {a.cores} cores a node, ranks beside each other compute "
+          f"{machine.contention:.2f} times as long"] if a.cores else [])
+
+
+def plan_table(a: argparse.Namespace, job: Job, compute: Compute,
+               machine: Machine, program: Path) -> Table:
+    hardware = HARDWARE[a.hardware]
+    limit = math.inf if a.cores else hardware.memory_bytes
+    table = Table(
+        f"{job.parameters / 1e6:.0f} M parameters, {job.batch} × "
+        f"{job.context} tokens a device, {job.precision}",
+        ["devices", "strategy", "step (ms)", "compute (ms)", "exposed (ms)",
+         "tokens/s", "MFU (%)", "memory (GiB)", ""])
+    for ranks in a.gpus:
+        found = [predict(compute, dry_run(job, sync, ranks, program), sync,
+                         ranks, machine) for sync in a.sync]
+        fitting = [p for p in found if p.memory_bytes <= limit]
+        best = min(fitting, key=lambda p: p.step_ms) if fitting else None
+        for p in sorted(found, key=lambda p: p.step_ms):
+            if p is not best and not a.all and best is not None:
+                continue
+            rate = 1e3 * job.tokens * ranks / p.step_ms
+            mfu = 100 * rate * job.flops_per_token / ranks / \
+                hardware.peak_flops if not a.cores else math.nan
+            mark = "best" if p is best else \
+                "" if p.memory_bytes <= limit else "does not fit"
+            table.add(ranks, p.sync, p.step_ms, p.compute_ms, p.exposed_ms,
+                      rate, mfu, p.memory_bytes / 2**30, mark)
+    return table
+
+
+def check_table(a: argparse.Namespace, run: Run, machine: Machine,
+                program: Path) -> Table:
+    table = Table("Predicted and measured (median steps)",
+                  ["run", "ranks", "strategy", "predicted (ms)",
+                   "measured (ms)", "error (%)"])
+    for path in a.check:
+        measured = read_run(path)
+        if not measured.has_steps:
+            raise BadPlan(f"{path}: it has no steps to compare with")
+        job = make_job(argparse.Namespace(
+            model_size=None, vocab_size=None, context_length=None,
+            batch_size=None, grad_accumulation=None, precision=None), measured)
+        sync = measured.config["sync"]
+        compute = compute_of_run(run, job)
+        p = predict(compute, dry_run(job, sync, measured.ranks, program), sync,
+                    measured.ranks, replace(machine, node_size=max(
+                        a.node_size, 1)))
+        truth = float(np.median(measured.slowest("step")))
+        table.add(path.stem, measured.ranks, sync, p.step_ms, truth,
+                  100 * (p.step_ms / truth - 1))
+    return table
+
+
+def main(words: list[str] | None = None) -> int:
+    a = parse_arguments(words)
+    try:
+        program = launch.find_program("train")
+        run = read_run(a.run) if a.run else None
+        job = make_job(a, run)
+        machine = make_machine(a, run)
+        compute = compute_of_run(run, job) if run else \
+            compute_of_hardware(HARDWARE[a.hardware], job, a.mfu)
+        if a.check:
+            if run is None:
+                raise BadPlan("--check needs a --run to predict from")
+            table = check_table(a, run, machine, program)
+            worst = max(abs(float(row[-1])) for row in table.rows)
+        else:
+            table = plan_table(a, job, compute, machine, program)
+    except (BadPlan, NotARecord, FileNotFoundError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(tables.written([table], a.tables) if a.tables
+          else tables.plain(table))
+    if not a.tables:
+        for line in sources(a, machine):
+            print(line)
+        if a.check:
+            print(f"largest error: {worst:.1f} %")
+    return 0

@@ -1,0 +1,12 @@
+#!/usr/bin/env python3
+"""What training would take on more devices than there are."""
+
+import sys
+
+import lockstep
+
+lockstep.use_an_interpreter_that_has_the_requirements()
+
+from lockstep.plan import main  # noqa: E402
+
+sys.exit(main())
