@@ -182,6 +182,22 @@ std::vector<std::string> World::all_gather(const std::string& mine) {
   return texts;
 }
 
+void World::to_root(int from, std::span<float> values) {
+  if (from == 0 || (rank() != 0 && rank() != from)) return;
+  constexpr std::size_t piece = std::size_t{1} << 28;  // MPI counts are ints
+  constexpr int tag = 0;
+  while (!values.empty()) {
+    const auto part = values.first(std::min(piece, values.size()));
+    const int count = static_cast<int>(part.size());
+    check_mpi(
+        root() ? MPI_Recv(part.data(), count, MPI_FLOAT, from, tag,
+                          handles_->all, MPI_STATUS_IGNORE)
+               : MPI_Send(part.data(), count, MPI_FLOAT, 0, tag, handles_->all),
+        root() ? "MPI_Recv" : "MPI_Send");
+    values = values.subspan(part.size());
+  }
+}
+
 void World::broadcast(void* data, std::int64_t bytes) {
   constexpr std::int64_t piece = 1 << 30;  // MPI counts are ints
   for (std::int64_t done = 0; done < bytes; done += piece) {

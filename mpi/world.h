@@ -59,6 +59,9 @@ class World {
   std::vector<double> all_gather(std::span<const double> mine);
   // Texts of all ranks in rank order, of any lengths.
   std::vector<std::string> all_gather(const std::string& mine);
+  // Values that rank `from` has, to those of rank 0, in place; the two call,
+  // and other ranks may.
+  void to_root(int from, std::span<float> values);
   // Rank 0's bytes, on every rank.
   void broadcast(void* data, std::int64_t bytes);
 

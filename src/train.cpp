@@ -1,10 +1,14 @@
 #include <fmt/format.h>
 
+#include <cstring>
 #include <memory>
 
+#include "checkpoint/resume.h"
+#include "checkpoint/saver.h"
 #include "checkpoint/weights.h"
 #include "config/options.h"
 #include "core/atomic_file.h"
+#include "core/stop_signal.h"
 #include "mpi/communicator.h"
 #include "mpi/world.h"
 #include "record/console.h"
@@ -19,24 +23,32 @@
 namespace lockstep {
 namespace {
 
-// All steps, and what is asked for after them. `record` is null on all ranks
-// but 0.
-void run(const Options& options, World& world, Trainer& trainer,
-         const RunData& data, Console& console, RunRecord* record) {
-  trainer.run(record, console);
+// A run that a signal stopped has lost nothing and may go on (EX_TEMPFAIL).
+constexpr int stopped_exit_code = 75;
+
+// All steps, and what is asked for after them; returns the exit code.
+int run(const Options& options, World& world, Trainer& trainer,
+        const RunData& data, Console& console, const Outputs& outputs) {
+  const auto [record, saver] = outputs;
+  trainer.run(outputs, console);
   console.finish();
 
-  bool recorded = true;
+  const bool finished = trainer.step() >= options.last_step();
+  bool saved = true, recorded = true;
+  if (saver != nullptr) {
+    saved = saver->finish();
+    for (const std::string& line : saver->take_warnings()) console.warn(line);
+  }
   if (record != nullptr) {
-    record->set_status("finished", "");
+    record->set_status(finished ? "finished" : "stopped", "");
     record->flush();
     recorded = record->is_whole();
     for (const std::string& line : record->take_warnings()) console.warn(line);
   }
-  if (!options.save_weights.empty()) {
+  if (finished && !options.save_weights.empty()) {
     save_weights(options.save_weights, trainer.store(), trainer.sync(), world);
   }
-  if (options.generate > 0) {
+  if (finished && options.generate > 0) {
     console.note("\nsample:\n" + sample_text(trainer, options, data) + "\n");
   }
   if (record != nullptr && recorded) {
@@ -45,7 +57,15 @@ void run(const Options& options, World& world, Trainer& trainer,
   world.together([&] {
     require(recorded, "the model is trained, but {} lacks its last steps",
             options.output);
+    require(saved, "the model is trained, but {} lacks its last checkpoint",
+            options.checkpoint);
   });
+  if (finished) return 0;
+  console.note(fmt::format(
+      "stopped by {} after step {} of {}{}", strsignal(trainer.stopped_by()),
+      trainer.step(), options.last_step(),
+      options.checkpoint.empty() ? "" : "; --resume auto goes on from there"));
+  return stopped_exit_code;
 }
 
 int train(World& world, int argc, char** argv) {
@@ -69,7 +89,13 @@ int train(World& world, int argc, char** argv) {
     return 0;
   }
 
-  const RunData data = open_data(options, world);
+  std::unique_ptr<CheckpointFolder> folder;  // on rank 0
+  world.together([&] {
+    if (!world.root() || options.checkpoint.empty()) return;
+    folder = std::make_unique<CheckpointFolder>(options.checkpoint);
+  });
+  const Start start = find_start(options, folder.get(), world);
+  const RunData data = open_data(options, start.position.samples, world);
   Placement placement = place_rank(options, world);
   const auto comm =
       make_communicator(world, *placement.backend.device, options.share_gpu);
@@ -81,6 +107,7 @@ int train(World& world, int argc, char** argv) {
   Console console(settled_progress(options.progress), world.root());
   console.ranks(placement.rows);
   for (const std::string& line : placement.warnings) console.warn(line);
+  for (const std::string& line : start.notes) console.note(line);
   if (options.graph == GraphUse::on) {
     const std::string obstacle = obstacle_to_graphs(
         options, placement.backend.device->kind(), world.size());
@@ -95,13 +122,13 @@ int train(World& world, int argc, char** argv) {
       check_writable(options.save_weights, "weights");
     }
   });
+  const RunFacts facts = run_facts(options, world, placement, argc, argv);
   std::unique_ptr<RunRecord> record;  // on rank 0
   const auto open_record = [&] {
     world.together([&] {
       if (!world.root()) return;
-      record = std::make_unique<RunRecord>(
-          options.output, run_facts(options, world, placement, argc, argv),
-          world.size());
+      record = std::make_unique<RunRecord>(options.output, facts, world.size(),
+                                           start.position.step);
     });
   };
   // The record writes itself while the error is on its way out.
@@ -112,14 +139,20 @@ int train(World& world, int argc, char** argv) {
   std::unique_ptr<Trainer> trainer;
   try {
     trainer = std::make_unique<Trainer>(options, world, placement.backend,
-                                        *comm, data);
+                                        *comm, data, start.position);
   } catch (const std::exception& error) {
     open_record();  // too little memory is a result, too
     record_failure(error);
     throw;
   }
-  trainer->set_initial_weights();
+  trainer->set_initial_state(start);
   open_record();
+  std::unique_ptr<CheckpointSaver> saver;  // on rank 0, with --checkpoint
+  if (folder) {
+    saver = std::make_unique<CheckpointSaver>(
+        *folder, options.keep, CheckpointFacts{{}, facts.config, facts.texts},
+        trainer->store());
+  }
 
   const Device& device = *placement.backend.device;
   if (const std::string line = trainer->sync().remark(); !line.empty()) {
@@ -131,18 +164,19 @@ int train(World& world, int argc, char** argv) {
                          device.peak_flops(options.precision) * world.size(),
                          options.warmup_iterations);
   try {
-    run(options, world, *trainer, data, console, record.get());
+    return run(options, world, *trainer, data, console,
+               {record.get(), saver.get()});
   } catch (const std::exception& error) {
     record_failure(error);
     throw;
   }
-  return 0;
 }
 
 }  // namespace
 }  // namespace lockstep
 
 int main(int argc, char** argv) {
+  lockstep::catch_stop_signals();
   lockstep::World world(argc, argv);
   return world.guard([&] { return lockstep::train(world, argc, argv); });
 }

@@ -1,46 +1,25 @@
 #include "checkpoint/weights.h"
 
-#include <fmt/ranges.h>
-
-#include <algorithm>
-#include <filesystem>
 #include <memory>
-#include <set>
 #include <vector>
 
+#include "checkpoint/checkpoint_file.h"
+#include "checkpoint/state.h"
+#include "checkpoint/tensors.h"
 #include "core/atomic_file.h"
 #include "core/hdf5.h"
 
 namespace lockstep {
 namespace {
 
-// "file.h5:/a/b" → {"file.h5", "/a/b"}; the root group where none is named.
+// "file.h5:/a/b" → {"file.h5", "/a/b"}. Where no group is named, it is the
+// root, or that of a checkpoint's weights.
 std::pair<std::string, std::string> split_source(const std::string& source) {
   const auto colon = source.rfind(":/");
-  if (colon == std::string::npos) return {source, "/"};
+  if (colon == std::string::npos) {
+    return {source, is_checkpoint(source) ? "/weights" : "/"};
+  }
   return {source.substr(0, colon), source.substr(colon + 1)};
-}
-
-// The file holds these tensors and no others, each in its shape.
-void check_tensors(const hdf5::Group& group, const std::string& source,
-                   ParameterStore& store) {
-  std::set<std::string> expected;
-  for (const Parameter* parameter : store.parameters()) {
-    expected.insert(parameter->name);
-    require(group.has(parameter->name), "{} has no tensor '{}'", source,
-            parameter->name);
-    const Shape& shape = parameter->shape;
-    const std::vector<std::int64_t> found =
-        group.dataset(parameter->name).shape();
-    const bool same = std::ssize(found) == shape.rank() &&
-                      std::equal(found.begin(), found.end(), shape.begin());
-    require(same, "{}: tensor '{}' is [{}], the model's is {}", source,
-            parameter->name, fmt::join(found, ", "), shape.text());
-  }
-  for (const hdf5::Child& child : group.children()) {
-    require(!child.is_dataset() || expected.contains(child.name),
-            "{}: tensor '{}' is not one of this model's", source, child.name);
-  }
 }
 
 }  // namespace
@@ -51,34 +30,25 @@ void initialise_weights(ParameterStore& store, GradientSync& sync,
   for (Unit& unit : store.units()) {
     values.resize(unit.elements);
     initial_values(unit, seed, values);
-    sync.load(unit, values);
+    sync.load(unit, StatePart::weights, values);
   }
 }
 
 void load_weights(const std::string& source, ParameterStore& store,
                   GradientSync& sync, World& world) {
-  const auto [path, group_name] = split_source(source);
   std::unique_ptr<hdf5::Group> group;  // on rank 0
-  world.together([&, path = path, group_name = group_name] {
+  world.together([&] {
     if (!world.root()) return;
+    const auto [path, name] = split_source(source);
+    if (is_checkpoint(path)) verify_checkpoint(path);
     const hdf5::File file(path, hdf5::Access::read);
-    group = std::make_unique<hdf5::Group>(file.group(group_name));
+    group = std::make_unique<hdf5::Group>(file.group(name));
     check_tensors(*group, source, store);
   });
-
-  std::vector<float> values;
-  for (Unit& unit : store.units()) {
-    values.assign(unit.elements, 0.0f);
-    world.together([&] {
-      if (!world.root()) return;
-      for (const Parameter& parameter : unit.members) {
-        const auto tensor = group->dataset(parameter.name).read<float>();
-        std::copy(tensor.begin(), tensor.end(),
-                  values.begin() + parameter.offset);
-      }
-    });
-    sync.load(unit, values);
-  }
+  scatter_state(store, sync, world, std::span(all_state).first(1),
+                [&](const Unit& unit, StatePart, std::span<float> values) {
+                  read_tensors(*group, unit, values);
+                });
 }
 
 void save_weights(const std::string& path, ParameterStore& store,
@@ -95,14 +65,7 @@ void save_weights(const std::string& path, ParameterStore& store,
     values.resize(unit.elements);
     sync.save(unit, values);
     world.together([&] {
-      if (!world.root()) return;
-      for (const Parameter& parameter : unit.members) {
-        const Shape& shape = parameter.shape;
-        file->create_dataset<float>(parameter.name,
-                                    {shape.begin(), shape.end()})
-            .write(std::span<const float>(values).subspan(
-                parameter.offset, parameter.elements()));
-      }
+      if (world.root()) write_tensors(*file, "", unit, values);
     });
   }
   world.together([&] {

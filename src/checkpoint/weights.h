@@ -8,15 +8,15 @@
 
 namespace lockstep {
 
-// Weights outside of a run: HDF5 datasets in fp32, named as in the state dict
-// ("layers.0.attn.q_proj.weight"), shaped as there.
+// Weights outside of a run, as tensors of an HDF5 file (see tensors.h).
 
 // Fresh weights drawn from the seed.
 void initialise_weights(ParameterStore& store, GradientSync& sync,
                         std::uint64_t seed);
 
-// FILE.h5[:/group], which rank 0 reads; collective. Errors, on all ranks, name
-// the first tensor that is missing, not of this model, or of another shape.
+// FILE.h5[:/group], or a checkpoint, which rank 0 reads; collective. Errors, on
+// all ranks, name the first tensor that is missing, not of this model, or of
+// another shape.
 void load_weights(const std::string& source, ParameterStore& store,
                   GradientSync& sync, World& world);
 

@@ -194,6 +194,15 @@ std::vector<OptionGroup> option_table(
         {"timeout", "X", number(o.timeout, non_negative),
          "seconds after which a collective counts as stuck and ends the run; "
          "0: never"}}},
+      {"Checkpoints",
+       {{"checkpoint", "DIR", text(o.checkpoint),
+         "folder to keep checkpoints in"},
+        {"checkpoint-every", "N", count(o.checkpoint_every, 0),
+         "steps between checkpoints; 0: only when the run ends or is stopped"},
+        {"keep", "N", count(o.keep), "newest checkpoints to keep"},
+        {"resume", "auto|PATH", text(o.resume),
+         "go on from a checkpoint: auto takes the newest of --checkpoint, or "
+         "begins where there is none; a folder means its newest"}}},
       {"Planning",
        {{"dry-run", "[=BOOL]", choice(o.dry_run, booleans),
          "print what a rank would hold and send, and train nothing"},

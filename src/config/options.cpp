@@ -95,6 +95,17 @@ void check_together(const Options& o, int world_size) {
     usage_error("--warmup-steps {} is above --decay-steps {}", o.warmup_steps,
                 o.decay_steps);
   }
+  const bool keeps_state = !o.checkpoint.empty() || !o.resume.empty();
+  if (o.mode != Mode::train && keeps_state && !o.dry_run) {
+    usage_error("--checkpoint and --resume are for --mode train");
+  }
+  if (o.resume == "auto" && o.checkpoint.empty()) {
+    usage_error("--resume auto needs --checkpoint, where it looks");
+  }
+  if (!o.resume.empty() && o.resume != "auto" && !o.init.empty()) {
+    usage_error("--init {} and --resume {} both say where weights are from",
+                o.init, o.resume);
+  }
   if (o.generate > 0 && o.mode != Mode::train && o.init.empty()) {
     usage_error(
         "--generate {} would sample from an untrained model: use "

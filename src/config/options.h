@@ -68,6 +68,11 @@ struct Options {
   std::string gemm_cache;
   double timeout = 600;  // seconds for a collective; 0: no watch
 
+  std::string checkpoint;               // folder
+  std::int64_t checkpoint_every = 100;  // steps; 0: at the end alone
+  std::int64_t keep = 3;
+  std::string resume;  // auto, a file or a folder
+
   bool dry_run = false;
   int world_size = 0;  // of a dry run; 0: the ranks there are
 

@@ -49,6 +49,14 @@ void require_written(bool success, const std::string& path) {
   if (!success) fail("cannot write {}: {}", path, std::strerror(errno));
 }
 
+// Makes a rename last. Where a file system cannot, the rename stands all the
+// same.
+void sync_folder_of(const std::string& path) {
+  const auto folder = std::filesystem::absolute(path).parent_path();
+  const Descriptor descriptor(folder, O_RDONLY | O_DIRECTORY);
+  if (descriptor.is_open()) (void)descriptor.sync();
+}
+
 }  // namespace
 
 PendingFile::PendingFile(std::string path)
@@ -64,6 +72,7 @@ void PendingFile::install() {
                       rename(temporary_.c_str(), path_.c_str()) == 0,
                   path_);
   installed_ = true;
+  sync_folder_of(path_);
 }
 
 void check_writable(const std::string& path, const std::string& what) {
@@ -78,13 +87,23 @@ void check_writable(const std::string& path, const std::string& what) {
           std::strerror(errno));
 }
 
-void replace_file(const std::string& path, std::span<const std::byte> bytes) {
+void replace_file(const std::string& path, std::initializer_list<Bytes> parts) {
   PendingFile pending(path);
   {
     const Descriptor file(pending.temporary(), O_WRONLY | O_CREAT | O_TRUNC);
-    require_written(file.is_open() && file.write(bytes), path);
+    require_written(file.is_open(), path);
+    for (const Bytes part : parts) require_written(file.write(part), path);
   }
   pending.install();
+}
+
+void replace_link(const std::string& path, const std::string& target) {
+  const std::string temporary = temporary_beside(path);
+  unlink(temporary.c_str());
+  require_written(symlink(target.c_str(), temporary.c_str()) == 0 &&
+                      rename(temporary.c_str(), path.c_str()) == 0,
+                  path);
+  sync_folder_of(path);
 }
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <initializer_list>
 #include <span>
 #include <string>
 
@@ -21,8 +22,8 @@ class PendingFile {
   PendingFile& operator=(const PendingFile&) = delete;
 
   const std::string& temporary() const { return temporary_; }
-  // Flushes the temporary file, which is closed and complete, to disk and
-  // renames it.
+  // Flushes the temporary file, which is closed and complete, to disk, renames
+  // it, and flushes its folder.
   void install();
 
  private:
@@ -31,10 +32,18 @@ class PendingFile {
   bool installed_ = false;
 };
 
-// Puts `bytes` at `path` so that a reader, or a crash at any time, finds
-// either the old file or the new one: written under a temporary name, flushed
-// to disk, then renamed. On failure the old file and no other stays, and an
-// Error names the cause.
-void replace_file(const std::string& path, std::span<const std::byte> bytes);
+// Puts `parts`, one after the other, at `path` so that a reader, or a crash at
+// any time, finds either the old file or the new one: written under a temporary
+// name, flushed to disk, then renamed. On failure the old file and no other
+// stays, and an Error names the cause.
+using Bytes = std::span<const std::byte>;
+void replace_file(const std::string& path, std::initializer_list<Bytes> parts);
+inline void replace_file(const std::string& path, Bytes bytes) {
+  replace_file(path, {bytes});
+}
+
+// Makes `path` a symbolic link to `target`, in place of any before it,
+// likewise.
+void replace_link(const std::string& path, const std::string& target);
 
 }  // namespace lockstep

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <functional>
+#include <mutex>
 #include <new>
 
 #include "core/error.h"
@@ -19,6 +20,19 @@ namespace lockstep::hdf5 {
 namespace {
 
 static_assert(sizeof(hid_t) == sizeof(std::int64_t));
+
+// Held by whoever calls the library.
+class Lock {
+ public:
+  Lock() : guard_(mutex()) {}
+
+ private:
+  static std::recursive_mutex& mutex() {
+    static std::recursive_mutex only;
+    return only;
+  }
+  std::lock_guard<std::recursive_mutex> guard_;
+};
 
 // The innermost description on HDF5's error stack.
 std::string reason() {
@@ -142,7 +156,14 @@ std::size_t points_of(hid_t space, const std::string& owner) {
 
 }  // namespace
 
+Id::~Id() {
+  if (close_ == nullptr) return;
+  const Lock lock;
+  close_(id_);
+}
+
 void Object::set_attribute(const std::string& name, std::string_view value) {
+  const Lock lock;
   const std::string text(value);
   const char* const pointer = text.c_str();
   const Id space = space_id(H5Screate(H5S_SCALAR));
@@ -150,17 +171,20 @@ void Object::set_attribute(const std::string& name, std::string_view value) {
 }
 
 void Object::set_attribute(const std::string& name, double value) {
+  const Lock lock;
   const Id space = space_id(H5Screate(H5S_SCALAR));
   write_attribute(id_, name_, name, H5T_NATIVE_DOUBLE, space, &value);
 }
 
 void Object::set_attribute(const std::string& name, std::int64_t value) {
+  const Lock lock;
   const Id space = space_id(H5Screate(H5S_SCALAR));
   write_attribute(id_, name_, name, H5T_NATIVE_INT64, space, &value);
 }
 
 void Object::set_attribute(const std::string& name,
                            const std::vector<std::string>& values) {
+  const Lock lock;
   std::vector<const char*> pointers;
   for (const std::string& value : values) pointers.push_back(value.c_str());
   const hsize_t count = values.size();
@@ -170,7 +194,22 @@ void Object::set_attribute(const std::string& name,
 }
 
 bool Object::has_attribute(const std::string& name) const {
+  const Lock lock;
   return H5Aexists(id_, name.c_str()) > 0;
+}
+
+std::vector<std::string> Object::attributes() const {
+  const Lock lock;
+  std::vector<std::string> names;
+  checked(H5Aiterate2(
+              id_, H5_INDEX_NAME, H5_ITER_INC, nullptr,
+              [](hid_t, const char* name, const H5A_info_t*, void* out) {
+                static_cast<std::vector<std::string>*>(out)->push_back(name);
+                return herr_t{0};
+              },
+              &names),
+          "list the attributes of " + name_);
+  return names;
 }
 
 namespace {
@@ -207,17 +246,20 @@ T number_attribute(hid_t object, const std::string& owner,
 
 template <>
 double Object::attribute<double>(const std::string& name) const {
+  const Lock lock;
   return number_attribute<double>(id_, name_, name);
 }
 
 template <>
 std::int64_t Object::attribute<std::int64_t>(const std::string& name) const {
+  const Lock lock;
   return number_attribute<std::int64_t>(id_, name_, name);
 }
 
 template <>
 std::vector<std::string> Object::attribute<std::vector<std::string>>(
     const std::string& name) const {
+  const Lock lock;
   const std::string what =
       fmt::format("read attribute '{}' of {}", name, name_);
   const Id attribute =
@@ -248,6 +290,7 @@ std::vector<std::string> Object::attribute<std::vector<std::string>>(
 
 template <>
 std::string Object::attribute<std::string>(const std::string& name) const {
+  const Lock lock;
   auto values = attribute<std::vector<std::string>>(name);
   require(values.size() == 1, "attribute '{}' of {} is not one text", name,
           name_);
@@ -255,12 +298,14 @@ std::string Object::attribute<std::string>(const std::string& name) const {
 }
 
 std::vector<std::int64_t> Dataset::shape() const {
+  const Lock lock;
   const Id space = space_id(H5Dget_space(id_));
   const auto extents = extents_of(space);
   return {extents.begin(), extents.end()};
 }
 
 Dataset::Storage Dataset::storage() const {
+  const Lock lock;
   const Id type = type_id(H5Dget_type(id_));
   const int bytes = static_cast<int>(H5Tget_size(type));
   switch (H5Tget_class(type)) {
@@ -278,6 +323,7 @@ Dataset::Storage Dataset::storage() const {
 
 template <class T>
 std::vector<T> Dataset::read() const {
+  const Lock lock;
   const Id space = space_id(H5Dget_space(id_));
   const std::size_t count = points_of(space, name_);
   std::vector<T> values;
@@ -295,6 +341,7 @@ std::vector<T> Dataset::read() const {
 
 template <class T>
 void Dataset::read(std::int64_t begin, std::span<T> out) const {
+  const Lock lock;
   if (out.empty()) return;
   const Id space = space_id(H5Dget_space(id_));
   require(H5Sget_simple_extent_ndims(space) == 1, "{} has not one axis", name_);
@@ -315,6 +362,7 @@ void Dataset::read(std::int64_t begin, std::span<T> out) const {
 
 template <class T>
 std::vector<T> Dataset::read_column(const std::string& name) const {
+  const Lock lock;
   const Id space = space_id(H5Dget_space(id_));
   std::vector<T> values(points_of(space, name_));
   if (values.empty()) return values;
@@ -328,6 +376,7 @@ std::vector<T> Dataset::read_column(const std::string& name) const {
 
 template <class T>
 void Dataset::write(std::span<const T> values) {
+  const Lock lock;
   const Id space = space_id(H5Dget_space(id_));
   const std::size_t count = points_of(space, name_);
   require(count == values.size(), "{} values for the {} of {}", values.size(),
@@ -340,6 +389,7 @@ void Dataset::write(std::span<const T> values) {
 
 template <class T>
 void Dataset::append(std::span<const T> rows) {
+  const Lock lock;
   std::vector<hsize_t> extents;
   {
     const Id space = space_id(H5Dget_space(id_));
@@ -366,7 +416,21 @@ void Dataset::append(std::span<const T> rows) {
           "append to " + name_);
 }
 
+void Dataset::keep_rows(std::int64_t rows) {
+  const Lock lock;
+  std::vector<hsize_t> extents;
+  {
+    const Id space = space_id(H5Dget_space(id_));
+    extents = extents_of(space);
+  }
+  require(!extents.empty() && rows >= 0 && hsize_t(rows) <= extents[0],
+          "{} has not {} rows to keep", name_, rows);
+  extents[0] = hsize_t(rows);
+  checked(H5Dset_extent(id_, extents.data()), "shorten " + name_);
+}
+
 bool Group::has(const std::string& path) const {
+  const Lock lock;
   const std::string whole = relative(path);
   if (whole == ".") return true;
   const Id access = inside_the_file(H5P_LINK_ACCESS);
@@ -379,6 +443,7 @@ bool Group::has(const std::string& path) const {
 }
 
 Group Group::group(const std::string& path) const {
+  const Lock lock;
   const std::string where = relative(path);
   std::string name = joined(name_, where);
   const Id access = inside_the_file(H5P_GROUP_ACCESS);
@@ -389,6 +454,7 @@ Group Group::group(const std::string& path) const {
 }
 
 Dataset Group::dataset(const std::string& path) const {
+  const Lock lock;
   const std::string where = relative(path);
   const std::string name = joined(name_, where);
   const Id access = inside_the_file(H5P_DATASET_ACCESS);
@@ -402,6 +468,7 @@ Dataset Group::dataset(const std::string& path) const {
 }
 
 std::vector<Child> Group::children() const {
+  const Lock lock;
   std::vector<Child> children;
   checked(
       H5Literate(
@@ -443,7 +510,15 @@ Id ordered_attributes(hid_t property_class) {
 
 }  // namespace
 
+void Group::remove(const std::string& path) {
+  const Lock lock;
+  const std::string where = relative(path);
+  checked(H5Ldelete(id_, where.c_str(), H5P_DEFAULT),
+          "remove " + joined(name_, where));
+}
+
 Group Group::create_group(const std::string& path) {
+  const Lock lock;
   const std::string where = relative(path);
   const std::string name = joined(name_, where);
   return {
@@ -469,6 +544,7 @@ Id new_dataset(hid_t group, const std::string& name, const std::string& path,
 template <class T>
 Dataset Group::create_dataset(const std::string& path,
                               const std::vector<std::int64_t>& shape) {
+  const Lock lock;
   const std::vector<hsize_t> extents(shape.begin(), shape.end());
   const Id space = space_id(H5Screate_simple(static_cast<int>(extents.size()),
                                              extents.data(), nullptr));
@@ -480,6 +556,7 @@ template <class T>
 Dataset Group::create_extendible(const std::string& path,
                                  const std::vector<std::int64_t>& row_shape,
                                  std::int64_t rows_a_chunk) {
+  const Lock lock;
   std::vector<hsize_t> extents = {0}, chunk = {hsize_t(rows_a_chunk)};
   std::vector<hsize_t> limits = {H5S_UNLIMITED};
   for (const std::int64_t extent : row_shape) {
@@ -491,6 +568,7 @@ Dataset Group::create_extendible(const std::string& path,
                                              extents.data(), limits.data()));
   const Id properties = property_id(H5Pcreate(H5P_DATASET_CREATE));
   H5Pset_chunk(properties, static_cast<int>(chunk.size()), chunk.data());
+  H5Pset_fletcher32(properties);
   const std::string name = joined(name_, relative(path));
   return {new_dataset(id_, name, path, native<T>(), space, properties), name};
 }
@@ -528,6 +606,7 @@ TableMember table_member(const std::vector<std::string>& values) {
 
 Dataset Group::create_table(const std::string& path,
                             const std::vector<TableColumn>& columns) {
+  const Lock lock;
   std::vector<TableMember> members;
   std::size_t rows = 0, width = 0;
   for (const TableColumn& column : columns) {
@@ -596,46 +675,74 @@ Id open_to_read(const std::string& path) {
   return {checked(file, "open " + path), H5Fclose};
 }
 
-Id create_file(const std::string& path, Access access) {
-  const Id properties = property_id(H5Pcreate(H5P_FILE_ACCESS));
-  std::string name = path;
-  if (access == Access::in_memory) {
-    constexpr std::size_t growth = 1 << 20;
-    H5Pset_fapl_core(properties, growth, /*backing_store=*/0);
-    name += ", in memory";  // HDF5 would first read a file of that name
-  }
-  return {checked(H5Fcreate(name.c_str(), H5F_ACC_TRUNC,
-                            ordered_attributes(H5P_FILE_CREATE), properties),
+Id in_memory() {
+  constexpr std::size_t growth = 1 << 20;
+  Id properties = property_id(H5Pcreate(H5P_FILE_ACCESS));
+  H5Pset_fapl_core(properties, growth, /*backing_store=*/0);
+  return properties;
+}
+
+Id copy_in_memory(const std::string& path) {
+  check_readable(path);
+  return {
+      checked(H5Fopen(path.c_str(), H5F_ACC_RDWR, in_memory()), "open " + path),
+      H5Fclose};
+}
+
+Id create_file(const std::string& path, Access access, std::size_t user_block) {
+  const Id creation = ordered_attributes(H5P_FILE_CREATE);
+  H5Pset_userblock(creation, user_block);
+  const bool on_disk = access == Access::create;
+  const Id properties =
+      on_disk ? property_id(H5Pcreate(H5P_FILE_ACCESS)) : in_memory();
+  // HDF5 would first read a file of that name.
+  const std::string name = on_disk ? path : path + ", in memory";
+  return {checked(H5Fcreate(name.c_str(), H5F_ACC_TRUNC, creation, properties),
                   "create " + path),
           H5Fclose};
 }
 
-Id open_file(const std::string& path, Access access) {
+Id open_file(const std::string& path, Access access, std::size_t user_block) {
+  const Lock lock;
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // errors are ours to print
-  return access == Access::read ? open_to_read(path)
-                                : create_file(path, access);
+  switch (access) {
+    case Access::read:
+      return open_to_read(path);
+    case Access::copy_in_memory:
+      return copy_in_memory(path);
+    default:
+      return create_file(path, access, user_block);
+  }
 }
 
 }  // namespace
 
-File::File(const std::string& path, Access access)
-    : Group(open_file(path, access), path + ":/") {}
+File::File(const std::string& path, Access access, std::size_t user_block)
+    : Group(open_file(path, access, user_block), path + ":/") {}
 
 void File::flush() {
+  const Lock lock;
   checked(H5Fflush(id_, H5F_SCOPE_LOCAL), "write " + name_);
 }
 
-std::vector<std::byte> File::image() const {
-  checked(H5Fflush(id_, H5F_SCOPE_LOCAL), "flush " + name_);
-  const auto bytes =
-      checked(H5Fget_file_image(id_, nullptr, 0), "take the image of " + name_);
-  std::vector<std::byte> image(static_cast<std::size_t>(bytes));
-  checked(H5Fget_file_image(id_, image.data(), image.size()),
-          "take the image of " + name_);
-  return image;
+std::span<const std::byte> File::bytes() {
+  const Lock lock;
+  const std::string what = "take the bytes of " + name_;
+  checked(H5Fflush(id_, H5F_SCOPE_LOCAL), what);
+  // The user block, and the file proper. Memory may be larger.
+  hsize_t user_block = 0;
+  const Id creation = property_id(checked(H5Fget_create_plist(id_), what));
+  checked(H5Pget_userblock(creation, &user_block), what);
+  const auto proper = checked(H5Fget_file_image(id_, nullptr, 0), what);
+  void* handle = nullptr;  // of a file in memory: where its address is
+  checked(H5Fget_vfd_handle(id_, H5P_DEFAULT, &handle), what);
+  return {
+      *static_cast<std::byte**>(handle),
+      static_cast<std::size_t>(user_block) + static_cast<std::size_t>(proper)};
 }
 
 std::string version() {
+  const Lock lock;
   unsigned major = 0, minor = 0, release = 0;
   H5get_libversion(&major, &minor, &release);
   return fmt::format("{}.{}.{}", major, minor, release);

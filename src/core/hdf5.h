@@ -11,7 +11,8 @@
 
 // A thin layer over HDF5's C API: identifiers that close themselves, and every
 // failure as an Error that names the file, the object and the reason. HDF5
-// itself is not thread-safe; one thread at a time uses it.
+// itself is not thread-safe everywhere, so each call here takes one lock; an
+// object and those opened from it are one thread's at a time.
 namespace lockstep::hdf5 {
 
 // An open HDF5 identifier, closed with its last owner. Moves only.
@@ -25,9 +26,7 @@ class Id {
     Id(std::move(other)).swap(*this);
     return *this;
   }
-  ~Id() {
-    if (close_ != nullptr) close_(id_);
-  }
+  ~Id();
   operator std::int64_t() const { return id_; }
 
  private:
@@ -51,6 +50,7 @@ class Object {
   void set_attribute(const std::string& name,
                      const std::vector<std::string>& values);
   bool has_attribute(const std::string& name) const;
+  std::vector<std::string> attributes() const;  // their names
   // T: double (also of integers and of booleans as h5py writes them),
   // std::int64_t, std::string, std::vector<std::string>.
   template <class T>
@@ -89,6 +89,8 @@ class Dataset : public Object {
   // Adds whole rows along the first axis of an extendible dataset.
   template <class T>
   void append(std::span<const T> rows);
+  // Drops what an extendible dataset has after its first rows.
+  void keep_rows(std::int64_t rows);
 };
 
 // A named column of a table.
@@ -117,11 +119,12 @@ class Group : public Object {
   std::vector<Child> children() const;  // by name
 
   Group create_group(const std::string& path);  // with those above it
+  void remove(const std::string& path);
   template <class T>
   Dataset create_dataset(const std::string& path,
                          const std::vector<std::int64_t>& shape);
   // Zero rows of `row_shape` at first, growing by append(); chunks of
-  // `rows_a_chunk` rows.
+  // `rows_a_chunk` rows, each with a checksum that any reader verifies.
   template <class T>
   Dataset create_extendible(const std::string& path,
                             const std::vector<std::int64_t>& row_shape,
@@ -133,20 +136,23 @@ class Group : public Object {
 };
 
 enum class Access {
-  read,       // an existing file
-  create,     // a new file; one of the same name is replaced
-  in_memory,  // a new file that stays in memory, see File::image()
+  read,            // an existing file
+  create,          // a new file; one of the same name is replaced
+  in_memory,       // a new file that stays in memory, see File::bytes()
+  copy_in_memory,  // what an existing file holds, likewise
 };
 
 class File : public Group {
  public:
-  File(const std::string& path, Access access);
+  // A new file leaves its first `user_block` bytes alone, which is 0 or a power
+  // of two from 512 on: they are the caller's, and any reader skips them.
+  File(const std::string& path, Access access, std::size_t user_block = 0);
 
   // Writes what is still in memory; an Error if that fails. To be called
   // before a file that was written is closed, which cannot fail any more then.
   void flush();
-  // The bytes that the file would have on disk now.
-  std::vector<std::byte> image() const;
+  // The bytes that a file in memory would have on disk, until it is next used.
+  std::span<const std::byte> bytes();
 };
 
 // Of the library in use: "1.10.8".

@@ -28,9 +28,10 @@ class NumberedBatches : public Batches {
             std::span<std::int32_t> inputs,
             std::span<std::int32_t> targets) const override {
     const std::int64_t first =
+        shape_.first_sample +
         ((step * shape_.accumulation + micro_step) * shape_.world_size +
          shape_.rank) *
-        shape_.batch;
+            shape_.batch;
     for (std::int64_t b = 0; b < shape_.batch; ++b) {
       const std::int64_t at = b * shape_.context;
       fill_sample(first + b, inputs.subspan(at, shape_.context),

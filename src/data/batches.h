@@ -17,6 +17,7 @@ struct BatchShape {
   std::int64_t vocabulary = 1;
   int rank = 0;
   int world_size = 1;
+  std::int64_t first_sample = 0;  // where step 0 begins
 };
 
 // Gives every micro-step's tokens. Global sample k of the run, k = 0, 1, 2, …

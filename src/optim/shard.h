@@ -1,12 +1,19 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "core/device.h"
 #include "model/parameter_store.h"
 
 namespace lockstep {
+
+// The fp32 values that training keeps for each parameter.
+enum class StatePart { weights, first_moment, second_moment };
+constexpr std::array<std::string_view, 3> state_part_names = {
+    "weights", "first_moment", "second_moment"};
 
 // The part of a unit that this rank updates, with the state the optimizer
 // needs for it. Whole units for replicated strategies, 1/W of each for sharded

@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cinttypes>
+#include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <set>
 #include <utility>
 
@@ -19,18 +22,23 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::int64_t schema_version = 1;
 
-// A dataset that grows by a row a step, and its rows since the last flush.
+// A dataset that grows by a row a step, there already or new, and its rows
+// since the last flush.
 template <class T>
 class Column {
  public:
   Column(hdf5::Group& file, const std::string& path,
          const std::vector<std::int64_t>& row_shape, const char* units,
          const char* description)
-      : dataset_(file.create_extendible<T>(path, row_shape,
-                                           rows_a_chunk(row_shape))) {
+      : dataset_(file.has(path)
+                     ? file.dataset(path)
+                     : file.create_extendible<T>(path, row_shape,
+                                                 rows_a_chunk(row_shape))) {
     dataset_.set_attribute("units", units);
     dataset_.set_attribute("description", description);
   }
+  std::vector<T> read() const { return dataset_.template read<T>(); }
+  void keep_rows(std::int64_t rows) { dataset_.keep_rows(rows); }
   void add(T value) { pending_.push_back(value); }
   void flush() {
     if (pending_.empty()) return;
@@ -72,10 +80,11 @@ constexpr std::array<const char*, category_count> category_descriptions = {
 }  // namespace
 
 struct RunRecord::State {
-  State(std::string file_path, const RunFacts& facts, std::int64_t world_size)
-      : path(std::move(file_path)),
-        ranks(world_size),
-        file(path, hdf5::Access::in_memory) {
+  // In a file that is new, or holds a record of as many ranks.
+  State(std::string file_path, const RunFacts& facts, std::int64_t world_size,
+        hdf5::Access access)
+      : path(std::move(file_path)), ranks(world_size), file(path, access) {
+    if (access == hdf5::Access::copy_in_memory) check_continues();
     file.set_attribute("schema_version", schema_version);
     file.set_attribute("status", "running");
     file.set_attribute("error", "");
@@ -108,10 +117,46 @@ struct RunRecord::State {
     per_rank("memory/peak", memory, "bytes", "most held at once so far");
   }
 
+  void check_continues() const {
+    const auto version = file.attribute<std::int64_t>("schema_version");
+    require(version == schema_version, "it has schema version {}, not {}",
+            version, schema_version);
+    const auto size = file.attribute<std::int64_t>("world_size");
+    require(size == ranks, "it is of {} ranks, not {}", size, ranks);
+  }
+
+  void drop_after(std::int64_t done) {
+    const auto rows_up_to_it = [done](const Integers& steps) {
+      const auto all = steps.read();
+      return std::count_if(all.begin(), all.end(),
+                           [done](std::int64_t each) { return each <= done; });
+    };
+    const auto rows = rows_up_to_it(step);
+    const auto validations = rows_up_to_it(validation_step);
+    for_each_step_column([rows](auto& column) { column.keep_rows(rows); });
+    validation_step.keep_rows(validations);
+    validation_loss.keep_rows(validations);
+    for (const char* path : {"memory/timeline", "trace"}) {
+      if (!file.has(path)) continue;
+      hdf5::Group tables = file.group(path);
+      for (const hdf5::Child& child : tables.children()) {
+        std::int64_t of_step = 0;
+        const bool known = std::sscanf(child.name.c_str(), "step_%" SCNd64,
+                                       &of_step) == 1;
+        if (known && of_step > done) tables.remove(child.name);
+      }
+    }
+  }
+
   template <class Visit>
   void for_each_column(Visit visit) {
+    for_each_step_column(visit);
+    visit(validation_step), visit(validation_loss);
+  }
+  template <class Visit>
+  void for_each_step_column(Visit visit) {
     visit(step), visit(loss), visit(learning_rate), visit(gradient_norm);
-    visit(tokens), visit(validation_step), visit(validation_loss);
+    visit(tokens);
     for (auto& column : phases) visit(column);
     for (auto& column : comm_times) visit(column);
     for (auto& column : comm_counts) visit(column);
@@ -145,11 +190,46 @@ struct RunRecord::State {
   std::vector<std::string> warnings;
 };
 
-RunRecord::RunRecord(std::string path, const RunFacts& facts, int world_size) {
+namespace {
+
+// "run.h5" becomes "run.until-step-8.h5", or "run.until-step-8-2.h5".
+std::string rename_old_record(const std::filesystem::path& path,
+                              std::int64_t done) {
+  std::filesystem::path name = path;
+  for (int i = 1; i == 1 || std::filesystem::exists(name); ++i) {
+    name.replace_filename(fmt::format(
+        "{}.until-step-{}{}{}", path.stem().string(), done,
+        i == 1 ? "" : fmt::format("-{}", i), path.extension().string()));
+  }
+  std::filesystem::rename(path, name);
+  return name.string();
+}
+
+}  // namespace
+
+RunRecord::RunRecord(std::string path, const RunFacts& facts, int world_size,
+                     std::int64_t done) {
   check_writable(path, "the run record");
-  state_ = std::make_unique<State>(std::move(path), facts, world_size);
+  std::vector<std::string> notes;
+  if (done > 0 && std::filesystem::exists(path)) {
+    try {
+      state_ = std::make_unique<State>(path, facts, world_size,
+                                       hdf5::Access::copy_in_memory);
+      state_->drop_after(done);
+    } catch (const Error& error) {
+      state_.reset();
+      notes.push_back(
+          fmt::format("{} cannot be gone on with, and is now {}: {}", path,
+                      rename_old_record(path, done), error.what()));
+    }
+  }
+  if (!state_) {
+    state_ = std::make_unique<State>(std::move(path), facts, world_size,
+                                     hdf5::Access::in_memory);
+  }
   flush();
   require(state_->warnings.empty(), "{}", fmt::join(state_->warnings, "; "));
+  state_->warnings = std::move(notes);
 }
 
 RunRecord::~RunRecord() {
@@ -257,7 +337,7 @@ void RunRecord::flush() {
   const auto begin = Clock::now();
   try {
     s.for_each_column([](auto& column) { column.flush(); });
-    replace_file(s.path, s.file.image());
+    replace_file(s.path, s.file.bytes());
     s.all_written = true;
   } catch (const std::exception& error) {
     if (s.causes_said.insert(error.what()).second) {

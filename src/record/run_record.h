@@ -77,8 +77,12 @@ struct MemoryTimeline {
 class RunRecord {
  public:
   // Writes the first state of the file at once, so that a path that cannot be
-  // written is an Error before training starts.
-  RunRecord(std::string path, const RunFacts& facts, int world_size);
+  // written is an Error before training starts. A run that resumes after step
+  // `done` goes on with the record that is there, from which later steps are
+  // dropped; where that cannot be (other ranks, no record), with a new one, and
+  // the one that is there gets another name.
+  RunRecord(std::string path, const RunFacts& facts, int world_size,
+            std::int64_t done = 0);
   // Flushes what was not written yet, also while an error unwinds.
   ~RunRecord();
 

@@ -4,7 +4,17 @@
 
 namespace lockstep {
 
-void GradientSync::load(Unit& unit, std::span<const float> values) {
+namespace {
+
+const Tensor& moment_of(const Shard& shard, StatePart part) {
+  return part == StatePart::first_moment ? shard.first_moment
+                                         : shard.second_moment;
+}
+
+}  // namespace
+
+void GradientSync::load(Unit& unit, StatePart part,
+                        std::span<const float> values) {
   const Buffer memory =
       context_.device.allocate(Dtype::f32, {unit.elements},
                                Category::communication, "weights on their way");
@@ -13,8 +23,27 @@ void GradientSync::load(Unit& unit, std::span<const float> values) {
   order_after_compute();
   context_.comm.broadcast(whole, 0);
   context_.comm.join(context_.device, context_.comm.record());
-  take(unit, whole);
+  if (part == StatePart::weights) {
+    take(unit, whole);
+  } else {
+    for (const Shard& shard : owned()) {
+      if (shard.unit != &unit || shard.count == 0) continue;
+      context_.ops.cast(moment_of(shard, part),
+                        whole.range(shard.begin, shard.count));
+    }
+  }
   context_.device.synchronize();
+}
+
+void GradientSync::read(const Shard& shard, StatePart part,
+                        std::span<float> values) {
+  if (shard.count == 0) return;
+  if (part != StatePart::weights) {
+    return download(context_.device, values, moment_of(shard, part));
+  }
+  // They pass through the memory of gradients, now spent.
+  context_.ops.join_weights(shard.gradients, shard.parameters, shard.remainder);
+  download(context_.device, values, shard.gradients);
 }
 
 void GradientSync::take(Unit& unit, const Tensor& values) {

@@ -53,11 +53,16 @@ class GradientSync : public ParameterHooks {
   GradientSync(const GradientSync&) = delete;
   GradientSync& operator=(const GradientSync&) = delete;
 
-  // Rank 0's fp32 weights of a unit, [unit.elements] with padding zero, become
-  // everyone's; the other ranks' values don't matter. Every rank calls.
-  void load(Unit& unit, std::span<const float> values);
+  // Rank 0's fp32 weights, or moments, of a unit, [unit.elements] with padding
+  // zero, become everyone's; the other ranks' values don't matter. Every rank
+  // calls.
+  void load(Unit& unit, StatePart part, std::span<const float> values);
   // The unit's fp32 weights to host memory, on every rank. Every rank calls.
   void save(const Unit& unit, std::span<float> values);
+
+  // Between steps: this rank's weights in fp32, or moments, of a shard of
+  // owned() to host memory, [shard.count].
+  void read(const Shard& shard, StatePart part, std::span<float> values);
 
   virtual void begin_step() {}  // no gradients yet
   // Micro-step `index` of `count` starts; only after the last one's backward
@@ -73,6 +78,8 @@ class GradientSync : public ParameterHooks {
 
   // Whether owned() is a part of what there is, different on each rank.
   virtual bool sharded() const { return false; }
+  // Whether ranks train apart for a while, each with weights of its own.
+  virtual bool ranks_differ() const { return false; }
   // Turns each rank's sum over its owned() into the sum over all parameters:
   // f64 [n], on the compute lane.
   void sum_over_shards(const Tensor& sums);

@@ -11,6 +11,7 @@ class LocalSgd : public Replica {
  public:
   using Replica::Replica;
 
+  bool ranks_differ() const override { return true; }
   void publish() override {
     if (++steps_ % context_.options.local_steps != 0) return;
     // The weights in fp32 travel in the memory of gradients, now spent.

@@ -100,8 +100,9 @@ void StepEngine::issue_phases(std::int64_t step) {
   optimizer_.prepare(step, learning_rate(step));
   // Ranges are seen as they are issued, so traced steps are no graphs.
   const bool as_graph =
-      uses_graphs_ && step > 1 && !options_.trace.contains(step);
+      uses_graphs_ && has_issued_ && !options_.trace.contains(step);
   as_graph ? launch_work(step, batches) : issue_work(step, batches);
+  has_issued_ = true;
   feeder_.release();
   numbers.done = clock_.end_step();
 }

@@ -44,8 +44,8 @@ class StepEngine {
   StepEngine(const Options& options, Backend& backend, Communicator& comm,
              const Batches& batches);
 
-  // Step 1, 2, …: data, forward, loss, backward, grad_sync, optimizer, as far
-  // as --mode goes.
+  // Steps in order, from any on: data, forward, loss, backward, grad_sync,
+  // optimizer, as far as --mode goes.
   void issue(std::int64_t step);
 
   // What a step that was issued gave, once it is done: this call waits.
@@ -101,6 +101,7 @@ class StepEngine {
   HostBuffer read_back_memory_;
   std::array<Numbers, in_flight> numbers_;
   bool uses_graphs_;
+  bool has_issued_ = false;
   std::array<Capture, in_flight> captures_;
 };
 

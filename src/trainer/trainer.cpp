@@ -5,6 +5,7 @@
 
 #include "checkpoint/weights.h"
 #include "core/random.h"
+#include "core/stop_signal.h"
 #include "trainer/step_details.h"
 
 namespace lockstep {
@@ -37,7 +38,7 @@ std::unique_ptr<TokenSource> open_checked(const std::string& name,
 }
 
 // RankFigures as numbers that travel, and back.
-std::vector<double> packed(const RankFigures& figures, double loss) {
+std::vector<double> packed(const RankFigures& figures) {
   std::vector<double> row(figures.phase_ms.begin(), figures.phase_ms.end());
   row.insert(row.end(),
              {figures.comm_busy_ms, figures.comm_exposed_ms,
@@ -45,7 +46,6 @@ std::vector<double> packed(const RankFigures& figures, double loss) {
               double(figures.memory.total), double(figures.memory.peak)});
   row.insert(row.end(), figures.memory.bytes.begin(),
              figures.memory.bytes.end());
-  row.push_back(loss);
   return row;
 }
 
@@ -83,9 +83,11 @@ std::int32_t sample(std::span<const float> logits, double uniform) {
 
 }  // namespace
 
-RunData open_data(const Options& options, World& world) {
+RunData open_data(const Options& options, std::int64_t first_sample,
+                  World& world) {
   RunData data;
-  const BatchShape shape = batch_shape(options, world.rank(), world.size());
+  BatchShape shape = batch_shape(options, world.rank(), world.size());
+  shape.first_sample = first_sample;
   if (options.data == "random") {
     data.training = noise_batches(shape, options.seed);
   } else {
@@ -99,6 +101,7 @@ RunData open_data(const Options& options, World& world) {
     world.together([&] {
       BatchShape all = shape;
       all.accumulation = options.validation_batches;
+      all.first_sample = 0;
       data.validation = make_batches(*data.validation_source, options, all);
     });
   }
@@ -106,8 +109,14 @@ RunData open_data(const Options& options, World& world) {
 }
 
 Trainer::Trainer(const Options& options, World& world, Backend& backend,
-                 Communicator& comm, const RunData& data)
-    : options_(options), world_(world), device_(*backend.device), data_(data) {
+                 Communicator& comm, const RunData& data, const Position& start)
+    : options_(options),
+      world_(world),
+      device_(*backend.device),
+      data_(data),
+      start_(start),
+      reported_(start_.step),
+      saved_(start_.step) {
   // Out of memory on one rank is out of memory for all.
   world.together([&] {
     engine_ =
@@ -123,46 +132,71 @@ Trainer::Trainer(const Options& options, World& world, Backend& backend,
   });
 }
 
-void Trainer::set_initial_weights() {
-  if (options_.init.empty()) {
+void Trainer::set_initial_state(const Start& start) {
+  if (start_.step > 0) {
+    restore_checkpoint(start, store(), sync(), world_);
+  } else if (options_.init.empty()) {
     initialise_weights(store(), sync(), options_.seed);
   } else {
     load_weights(options_.init, store(), sync(), world_);
   }
 }
 
-void Trainer::run(RunRecord* record, Console& console) {
-  for (std::int64_t step = 1; step <= options_.last_step(); ++step) {
+void Trainer::run(const Outputs& outputs, Console& console) {
+  std::int64_t issued = start_.step;
+  while (issued < options_.last_step() && stopped_by_ == 0) {
+    const std::int64_t step = ++issued;
     engine_->issue(step);
     // The host stays one step ahead of the device.
-    if (step > 1) report(step - 1, record, console);
+    report_up_to(step - 1, outputs, console);
 
     if (options_.validation_every > 0 &&
         step % options_.validation_every == 0) {
       const double loss = validate();
-      if (record != nullptr) record->add_validation(step, loss);
+      if (outputs.record != nullptr) outputs.record->add_validation(step, loss);
       console.validation(step, loss);
     }
+    if (checkpoint_is_due(step)) {
+      report_up_to(step, outputs, console);
+      save_checkpoint(outputs);
+    }
   }
-  report(options_.last_step(), record, console);
+  report_up_to(issued, outputs, console);
+  if (!options_.checkpoint.empty() && saved_ < issued) save_checkpoint(outputs);
 }
 
-void Trainer::report(std::int64_t step, RunRecord* record, Console& console) {
+void Trainer::report_up_to(std::int64_t step, const Outputs& outputs,
+                           Console& console) {
+  while (reported_ < step) report(reported_ + 1, outputs, console);
+}
+
+void Trainer::report(std::int64_t step, const Outputs& outputs,
+                     Console& console) {
+  RunRecord* const record = outputs.record;
   const StepEngine::Result mine = engine_->wait(step);
-  const std::vector<double> row = packed(mine.figures, mine.loss);
+  // What ranks must agree on travels with the figures: they save and stop
+  // after the same step.
+  std::vector<double> row = packed(mine.figures);
+  const auto figure_count = row.size();
+  const bool busy = outputs.saver != nullptr && outputs.saver->busy();
+  row.insert(row.end(), {mine.loss, double(stop_signal()), double(busy)});
   const std::vector<double> rows = world_.all_gather(row);
 
   StepFigures figures;
   figures.step = step;
   figures.learning_rate = engine_->learning_rate(step);
   figures.gradient_norm = mine.gradient_norm;
-  figures.tokens = options_.batch_size * options_.model.context_length *
-                   options_.grad_accumulation * world_.size();
+  figures.tokens = samples_per_step() * options_.model.context_length;
+  saver_busy_ = false;
   for (int rank = 0; rank < world_.size(); ++rank) {
     const std::span<const double> theirs(&rows[rank * row.size()], row.size());
     figures.ranks.push_back(unpacked(theirs));
-    figures.loss += theirs.back() / world_.size();
+    const auto rest = theirs.subspan(figure_count);
+    figures.loss += rest[0] / world_.size();
+    stopped_by_ = std::max(stopped_by_, static_cast<int>(rest[1]));
+    saver_busy_ = saver_busy_ || rest[2] != 0;
   }
+  reported_ = step;
   if (options_.trace.contains(step)) {
     const auto traces = gather(mine.trace, world_);
     for (int rank = 0; record != nullptr && rank < world_.size(); ++rank) {
@@ -180,6 +214,9 @@ void Trainer::report(std::int64_t step, RunRecord* record, Console& console) {
     record->flush_if_due();
     for (const std::string& line : record->take_warnings()) console.warn(line);
   }
+  if (outputs.saver != nullptr) {
+    for (const auto& line : outputs.saver->take_warnings()) console.warn(line);
+  }
   console.step(figures);
   if (std::isfinite(figures.loss)) return;
   if (record != nullptr) record->flush();
@@ -189,6 +226,30 @@ void Trainer::report(std::int64_t step, RunRecord* record, Console& console) {
         "try a lower --lr, more --warmup-steps or a --clip",
         figures.loss, step);
   });
+}
+
+std::int64_t Trainer::samples_per_step() const {
+  return options_.batch_size * options_.grad_accumulation * world_.size();
+}
+
+// One that is due while the last is still being written comes after it.
+bool Trainer::checkpoint_is_due(std::int64_t step) const {
+  const std::int64_t every = options_.checkpoint_every;
+  if (options_.checkpoint.empty() || every == 0 || saver_busy_) return false;
+  return step / every > saved_ / every;
+}
+
+// Of the last step, which all ranks know to be done.
+void Trainer::save_checkpoint(const Outputs& outputs) {
+  std::vector<UnitState> state;
+  gather_state(store(), sync(), world_, state);
+  saved_ = reported_;
+  if (outputs.saver == nullptr) return;
+  // The record is never behind the checkpoint.
+  outputs.record->flush();
+  const std::int64_t steps = reported_ - start_.step;
+  outputs.saver->save({reported_, start_.samples + steps * samples_per_step()},
+                      std::move(state));
 }
 
 double Trainer::validate() {

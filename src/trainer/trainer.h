@@ -5,6 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "checkpoint/resume.h"
+#include "checkpoint/saver.h"
 #include "config/options.h"
 #include "data/batches.h"
 #include "mpi/communicator.h"
@@ -24,8 +26,16 @@ struct RunData {
   std::unique_ptr<Batches> validation;
 };
 // Opens the sources and checks every token against the vocabulary, each rank
-// a part of them. Errors on any rank are errors on all.
-RunData open_data(const Options& options, World& world);
+// a part of them; training begins at `first_sample`. Errors on any rank are
+// errors on all.
+RunData open_data(const Options& options, std::int64_t first_sample,
+                  World& world);
+
+// Where a run's results go on rank 0; null on the others.
+struct Outputs {
+  RunRecord* record = nullptr;
+  CheckpointSaver* saver = nullptr;  // null without --checkpoint, too
+};
 
 // One rank's part of a run: the loop over steps, validation and sampling. The
 // options, world, backend, communicator and data outlive it.
@@ -33,14 +43,22 @@ class Trainer {
  public:
   // Allocates everything a step needs.
   Trainer(const Options& options, World& world, Backend& backend,
-          Communicator& comm, const RunData& data);
+          Communicator& comm, const RunData& data, const Position& start);
 
-  // Loads or draws the initial weights. Every rank calls.
-  void set_initial_weights();
+  // Loads or draws the initial weights, or all of the state that the run
+  // resumes. Every rank calls.
+  void set_initial_state(const Start& start);
 
-  // All steps. `record` is null on all ranks but 0. A loss that is not finite
-  // ends the run with an Error on all ranks, after its step was recorded.
-  void run(RunRecord* record, Console& console);
+  // All steps from where the run starts on, with checkpoints between them and
+  // at the end. A stop signal to any rank ends it sooner, after the same step
+  // on all. A loss that is not finite ends the run with an Error on all ranks,
+  // after its step was recorded.
+  void run(const Outputs& outputs, Console& console);
+
+  // Steps done.
+  std::int64_t step() const { return reported_; }
+  // The signal that ended run(), or 0.
+  int stopped_by() const { return stopped_by_; }
 
   // `prompt` and `count` tokens sampled from the model after it. Every rank
   // calls.
@@ -51,14 +69,26 @@ class Trainer {
   GradientSync& sync() { return engine_->sync(); }
 
  private:
-  void report(std::int64_t step, RunRecord* record, Console& console);
+  // Waits for the steps up to this one, records and shows them.
+  void report_up_to(std::int64_t step, const Outputs& outputs,
+                    Console& console);
+  void report(std::int64_t step, const Outputs& outputs, Console& console);
+  std::int64_t samples_per_step() const;  // of all ranks
+  bool checkpoint_is_due(std::int64_t step) const;
+  void save_checkpoint(const Outputs& outputs);
   double validate();
 
   const Options& options_;
   World& world_;
   Device& device_;
   const RunData& data_;
+  Position start_;
   std::unique_ptr<StepEngine> engine_;
+
+  std::int64_t reported_;    // the last step that is known to be done
+  std::int64_t saved_;       // the last one whose checkpoint was begun
+  bool saver_busy_ = false;  // as of that step, as is the next
+  int stopped_by_ = 0;
 
   Buffer evaluation_memory_;
   Tensor evaluation_loss_;    // f64[1]

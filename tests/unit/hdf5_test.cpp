@@ -279,7 +279,7 @@ TEST_F(Hdf5, FollowsNoLinkOutOfTheFile) {
   }
 }
 
-TEST_F(Hdf5, AnImageOfMemoryIsAFile) {
+TEST_F(Hdf5, TheBytesOfAFileInMemoryAreAFile) {
   test::write_file(path_, "not touched");
   File memory(path_, Access::in_memory);
   auto rows = memory.create_extendible<double>("rows", {}, 8);
@@ -287,7 +287,7 @@ TEST_F(Hdf5, AnImageOfMemoryIsAFile) {
     const double value = flush;
     rows.append(std::span(&value, 1));
     const std::string copy = folder_ / "copy.h5";
-    test::write_file(copy, memory.image());
+    test::write_file(copy, memory.bytes());
     EXPECT_EQ(File(copy, Access::read).dataset("rows").read<double>().size(),
               std::size_t(flush));
   }
