@@ -136,13 +136,13 @@ struct RunRecord::State {
     for_each_step_column([rows](auto& column) { column.keep_rows(rows); });
     validation_step.keep_rows(validations);
     validation_loss.keep_rows(validations);
-    for (const char* path : {"memory/timeline", "trace"}) {
-      if (!file.has(path)) continue;
-      hdf5::Group tables = file.group(path);
+    for (const char* kind : {"memory/timeline", "trace"}) {
+      if (!file.has(kind)) continue;
+      hdf5::Group tables = file.group(kind);
       for (const hdf5::Child& child : tables.children()) {
         std::int64_t of_step = 0;
-        const bool known = std::sscanf(child.name.c_str(), "step_%" SCNd64,
-                                       &of_step) == 1;
+        const bool known =
+            std::sscanf(child.name.c_str(), "step_%" SCNd64, &of_step) == 1;
         if (known && of_step > done) tables.remove(child.name);
       }
     }
