@@ -83,9 +83,21 @@ void Communicator::stop_watching() {
   watched_.clear();
 }
 
-void Communicator::all_reduce(const Tensor& buffer, Reduction reduction) {
-  book(Collective::all_reduce, 2, buffer,
-       [&] { do_all_reduce(buffer, reduction); });
+namespace {
+
+void require_alike(const char* what, const Tensor& out, const Tensor& in) {
+  require(out.elements() == in.elements() && out.dtype == in.dtype,
+          "{} of {} {} into {} {}", what, in.elements(), name_of(in.dtype),
+          out.elements(), name_of(out.dtype));
+}
+
+}  // namespace
+
+void Communicator::all_reduce(const Tensor& out, const Tensor& in,
+                              Reduction reduction) {
+  require_alike("all-reduce", out, in);
+  book(Collective::all_reduce, 2, out,
+       [&] { do_all_reduce(out, in, reduction); });
 }
 
 void Communicator::reduce_scatter(const Tensor& shard, const Tensor& whole,
@@ -107,10 +119,11 @@ void Communicator::all_gather(const Tensor& whole, const Tensor& shard) {
   book(Collective::all_gather, 1, whole, [&] { do_all_gather(whole, shard); });
 }
 
-void Communicator::broadcast(const Tensor& buffer, int root) {
+void Communicator::broadcast(const Tensor& out, const Tensor& in, int root) {
+  require_alike("broadcast", out, in);
   require(root >= 0 && root < size(), "broadcast from rank {} of {}", root,
           size());
-  book(Collective::broadcast, 1, buffer, [&] { do_broadcast(buffer, root); });
+  book(Collective::broadcast, 1, out, [&] { do_broadcast(out, in, root); });
 }
 
 void Communicator::join(Device& device, const Event& done) {

@@ -61,16 +61,22 @@ class Communicator : public Lane {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // buffer = reduction of all ranks' buffers, in place.
-  void all_reduce(const Tensor& buffer, Reduction reduction);
+  // out = reduction of all ranks' `in`, which may be `out` itself.
+  void all_reduce(const Tensor& out, const Tensor& in, Reduction reduction);
+  void all_reduce(const Tensor& buffer, Reduction reduction) {
+    all_reduce(buffer, buffer, reduction);
+  }
   // shard = reduction of all ranks' part rank() of `whole`; whole has size()
   // times the elements of shard, which may be its own part of whole.
   void reduce_scatter(const Tensor& shard, const Tensor& whole,
                       Reduction reduction);
   // whole = all ranks' shards in rank order; shard may be its part of whole.
   void all_gather(const Tensor& whole, const Tensor& shard);
-  // buffer = rank root's buffer.
-  void broadcast(const Tensor& buffer, int root);
+  // out = rank root's `in`, which may be `out` itself.
+  void broadcast(const Tensor& out, const Tensor& in, int root);
+  void broadcast(const Tensor& buffer, int root) {
+    broadcast(buffer, buffer, root);
+  }
 
   // Makes the compute lane wait for `done`, an event of this lane, and books
   // the time it stands still as exposed communication.
@@ -97,11 +103,12 @@ class Communicator : public Lane {
   // To be called by destructors of implementations: nobody looks afterwards.
   void stop_watching();
 
-  virtual void do_all_reduce(const Tensor& buffer, Reduction reduction) = 0;
+  virtual void do_all_reduce(const Tensor& out, const Tensor& in,
+                             Reduction reduction) = 0;
   virtual void do_reduce_scatter(const Tensor& shard, const Tensor& whole,
                                  Reduction reduction) = 0;
   virtual void do_all_gather(const Tensor& whole, const Tensor& shard) = 0;
-  virtual void do_broadcast(const Tensor& buffer, int root) = 0;
+  virtual void do_broadcast(const Tensor& out, const Tensor& in, int root) = 0;
 
  private:
   struct Slot {

@@ -16,10 +16,10 @@ class DryCommunicator final : public Communicator {
   void synchronize() override {}
 
  private:
-  void do_all_reduce(const Tensor&, Reduction) override {}
+  void do_all_reduce(const Tensor&, const Tensor&, Reduction) override {}
   void do_reduce_scatter(const Tensor&, const Tensor&, Reduction) override {}
   void do_all_gather(const Tensor&, const Tensor&) override {}
-  void do_broadcast(const Tensor&, int) override {}
+  void do_broadcast(const Tensor&, const Tensor&, int) override {}
 
   int rank_;
   int size_;

@@ -182,15 +182,17 @@ class MpiCommunicator : public Communicator {
     }
   }
 
-  void do_all_reduce(const Tensor& buffer, Reduction reduction) override {
+  void do_all_reduce(const Tensor& out, const Tensor& in,
+                     Reduction reduction) override {
     enqueue([=, this] {
-      in_pieces(buffer.elements(), [&](std::int64_t first, int count) {
-        check_mpi(
-            MPI_Allreduce(MPI_IN_PLACE, bytes_at(buffer, first), count,
-                          type_of(buffer.dtype), sum_of(buffer.dtype), comm_),
-            "MPI_Allreduce");
+      in_pieces(out.elements(), [&](std::int64_t first, int count) {
+        const void* from =
+            in.data == out.data ? MPI_IN_PLACE : bytes_at(in, first);
+        check_mpi(MPI_Allreduce(from, bytes_at(out, first), count,
+                                type_of(out.dtype), sum_of(out.dtype), comm_),
+                  "MPI_Allreduce");
       });
-      divide(buffer, reduction);
+      divide(out, reduction);
     });
   }
 
@@ -235,11 +237,14 @@ class MpiCommunicator : public Communicator {
     });
   }
 
-  void do_broadcast(const Tensor& buffer, int root) override {
+  void do_broadcast(const Tensor& out, const Tensor& in, int root) override {
     enqueue([=, this] {
-      in_pieces(buffer.elements(), [&](std::int64_t first, int count) {
-        check_mpi(MPI_Bcast(bytes_at(buffer, first), count,
-                            type_of(buffer.dtype), root, comm_),
+      if (rank() == root && in.data != out.data && in.bytes() > 0) {
+        std::memcpy(out.data, in.data, in.bytes());
+      }
+      in_pieces(out.elements(), [&](std::int64_t first, int count) {
+        check_mpi(MPI_Bcast(bytes_at(out, first), count, type_of(out.dtype),
+                            root, comm_),
                   "MPI_Bcast");
       });
     });

@@ -85,10 +85,10 @@ class NcclCommunicator : public Communicator {
   }
 
  protected:
-  void do_all_reduce(const Tensor& buffer, Reduction reduction) override {
-    check(ncclAllReduce(buffer.data, buffer.data, buffer.elements(),
-                        type_of(buffer.dtype), operation_of(reduction),
-                        comm_.get(), lane_.stream()),
+  void do_all_reduce(const Tensor& out, const Tensor& in,
+                     Reduction reduction) override {
+    check(ncclAllReduce(in.data, out.data, out.elements(), type_of(out.dtype),
+                        operation_of(reduction), comm_.get(), lane_.stream()),
           "ncclAllReduce");
   }
   void do_reduce_scatter(const Tensor& shard, const Tensor& whole,
@@ -103,11 +103,10 @@ class NcclCommunicator : public Communicator {
                         type_of(shard.dtype), comm_.get(), lane_.stream()),
           "ncclAllGather");
   }
-  void do_broadcast(const Tensor& buffer, int root) override {
-    check(
-        ncclBroadcast(buffer.data, buffer.data, buffer.elements(),
-                      type_of(buffer.dtype), root, comm_.get(), lane_.stream()),
-        "ncclBroadcast");
+  void do_broadcast(const Tensor& out, const Tensor& in, int root) override {
+    check(ncclBroadcast(in.data, out.data, out.elements(), type_of(out.dtype),
+                        root, comm_.get(), lane_.stream()),
+          "ncclBroadcast");
   }
 
  private:

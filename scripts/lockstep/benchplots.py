@@ -145,8 +145,9 @@ def collectives(benchmarks: list[Benchmark]) -> list[Plot]:
     series: dict[str, list[dict[str, object]]] = {}
     for one in mine:
         for row in one.rows:
+            transport = "NCCL" if one.attrs.get("device") == "cuda" else "MPI"
             name = f"{row['op']} · {row['type']} · {one.ranks} ranks · " \
-                   f"{row['transport']}"
+                   f"{transport}"
             series.setdefault(name, []).append(row)
     sizes = np.array([r["size"] for rows in series.values() for r in rows])
     ticks = sorted(set(int(s) for s in sizes))
@@ -166,8 +167,8 @@ def collectives(benchmarks: list[Benchmark]) -> list[Plot]:
     plots = [
         plot("Collectives", "Bus bandwidth against size", "Bus bandwidth is "
              "what each link carries, comparable over collectives and numbers "
-             "of ranks: small messages are limited by latency, large ones by "
-             "the links.", against_size("busbw", "GB/s"), "buffer size",
+             "of ranks, and here out of place: small messages are limited by "
+             "latency, large ones by the links.", against_size("busbw", "GB/s"), "buffer size",
              "bus bandwidth (GB/s)", xaxis=axis, yaxis_rangemode="tozero"),
         plot("Collectives", "Time against size", "Both axes logarithmic: flat "
              "where latency rules, and a straight slope where bandwidth does.",
@@ -210,7 +211,7 @@ def _against_ranks(mine: list[Benchmark]) -> list[Plot]:
 
 def _median(benchmark: Benchmark) -> str | None:
     """The column of times, by its unit."""
-    timed = [c for c, unit in benchmark.units.items() if unit in ("ms", "µs")]
+    timed = [c for c, unit in benchmark.units.items() if unit in ("ms", "us")]
     return next((c for c in ("median", "time", *timed) if c in timed), None)
 
 

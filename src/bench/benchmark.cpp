@@ -30,6 +30,7 @@ std::vector<std::unique_ptr<Benchmark>> benchmarks() {
   all.push_back(make_kernels_benchmark());
   all.push_back(make_gemm_benchmark());
   all.push_back(make_weighted_sum_benchmark());
+  all.push_back(make_collectives_benchmark());
   return all;
 }
 

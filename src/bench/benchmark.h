@@ -67,5 +67,6 @@ std::unique_ptr<Benchmark> make_attention_benchmark();
 std::unique_ptr<Benchmark> make_weighted_sum_benchmark();
 std::unique_ptr<Benchmark> make_kernels_benchmark();
 std::unique_ptr<Benchmark> make_gemm_benchmark();
+std::unique_ptr<Benchmark> make_collectives_benchmark();
 
 }  // namespace lockstep::bench

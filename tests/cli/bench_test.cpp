@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "core/hdf5.h"
@@ -106,6 +108,82 @@ TEST_F(Bench, RefusesWhatItDoesNotKnow) {
   const Finished run =
       bench("attention --output /no/such/folder/b.h5" + std::string(quick));
   EXPECT_EQ(run.exit_code, 1);
+}
+
+// --- collectives ------------------------------------------------------------
+
+class CollectivesBench : public Bench {
+ protected:
+  Finished collectives(int ranks, const std::string& arguments,
+                       const std::string& environment = "") const {
+    return shell(
+        fmt::format("mpirun -np {} --oversubscribe --bind-to none {} "
+                    "{} collectives --device cpu --warmup-iterations "
+                    "1 --iterations 3 {}",
+                    ranks, environment, LOCKSTEP_BENCH, arguments));
+  }
+};
+
+TEST_F(CollectivesBench, MeasuresEachInAndOutOfPlaceAndChecksIt) {
+  for (const int ranks : {1, 2, 3}) {
+    const Finished run = collectives(
+        ranks,
+        "--op all_reduce,reduce_scatter,all_gather,broadcast --dtype "
+        "float,bfloat16 --min-bytes 1K --max-bytes 100K --factor 10");
+    ASSERT_EQ(run.exit_code, 0) << run.out << run.err;
+    const auto size = results<std::int64_t>("collectives", "size");
+    ASSERT_EQ(size.size(), 4U * 2 * 3);
+    // Shards of a multiple of 16 bytes, on each rank.
+    EXPECT_EQ(size[0], 1024);
+    EXPECT_EQ(size[6], 1024 / ranks / 16 * 16 * ranks);
+    EXPECT_EQ(results<std::int64_t>("collectives", "count")[6],
+              1024 / ranks / 16 * 4);
+    for (const char* prefix : {"", "in_place_"}) {
+      const auto column = [&](const char* name) {
+        return results<double>("collectives", prefix + std::string(name));
+      };
+      const auto time = column("time"), algbw = column("algbw");
+      const auto busbw = column("busbw"), wrong = column("wrong");
+      for (std::size_t i = 0; i < size.size(); ++i) {
+        EXPECT_GT(time[i], 0);
+        EXPECT_EQ(wrong[i], 0) << i << run.out;
+        EXPECT_NEAR(algbw[i], double(size[i]) / time[i] / 1e3, 1e-9 * algbw[i]);
+        const double share = (ranks - 1.0) / ranks;
+        const double factor = i < 6 ? 2 * share : i < 18 ? share : 1;
+        EXPECT_NEAR(busbw[i], algbw[i] * factor, 1e-9 * algbw[i]) << i;
+      }
+    }
+  }
+}
+
+TEST_F(CollectivesBench, AWrongElementIsCountedAndFails) {
+  const std::string wrong = std::string("-x LD_PRELOAD=") + LOCKSTEP_WRONG_MPI;
+  const Finished run =
+      collectives(2, "--min-bytes 1K --max-bytes 16K --factor 16", wrong);
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_NE(run.out.find("WRONG"), std::string::npos) << run.out;
+  EXPECT_NE(run.err.find("WRONG"), std::string::npos) << run.err;
+  // 256 floats are right; of 4096 one is not, on one of the ranks.
+  EXPECT_EQ(results<double>("collectives", "wrong"),
+            (std::vector<double>{0, 1}));
+  EXPECT_EQ(
+      collectives(2, "--min-bytes 16K --max-bytes 16K --check=false", wrong)
+          .exit_code,
+      0);
+}
+
+TEST_F(CollectivesBench, RefusesSizesThatMakeNoSense) {
+  for (const char* options :
+       {"--min-bytes 2M --max-bytes 1M", "--min-bytes 1T", "--min-bytes 0",
+        "--min-bytes -1", "--max-bytes K", "--factor 1", "--op sum",
+        "--dtype int"}) {
+    const Finished run = collectives(2, options);
+    EXPECT_EQ(run.exit_code, 2) << options << run.out;
+    EXPECT_NE(run.err.find("error"), std::string::npos) << options;
+  }
+  const Finished run = collectives(2, "--op all_gather --min-bytes 8");
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_NE(run.err.find("8 bytes are too few"), std::string::npos) << run.err;
 }
 
 }  // namespace

@@ -60,6 +60,19 @@ TYPED_TEST(Collectives, AllReduceSums) {
   }
 }
 
+TYPED_TEST(Collectives, AllReduceIntoAnotherBufferLeavesItsInput) {
+  for (const std::int64_t n : {1, 10, 1003}) {
+    Values<TypeParam> in(n), out(n);
+    in.fill(this->rank_);
+    this->comm_->all_reduce(out.tensor(), in.tensor(), Reduction::sum);
+    this->comm_->synchronize();
+    for (std::int64_t i = 0; i < n; ++i) {
+      ASSERT_EQ(double(out[i]), sum_of(i)) << "element " << i << " of " << n;
+      ASSERT_EQ(double(in[i]), value_of(this->rank_, i));
+    }
+  }
+}
+
 TYPED_TEST(Collectives, AllReduceAverages) {
   Values<TypeParam> buffer(23);
   for (auto& value : buffer) value = TypeParam(float(this->rank_ * 2));
@@ -118,6 +131,19 @@ TYPED_TEST(Collectives, BroadcastSendsTheRootsValues) {
   }
 }
 
+TYPED_TEST(Collectives, BroadcastIntoAnotherBufferLeavesItsInput) {
+  for (int root = 0; root < this->size_; ++root) {
+    Values<TypeParam> in(31), out(31);
+    in.fill(this->rank_);
+    this->comm_->broadcast(out.tensor(), in.tensor(), root);
+    this->comm_->synchronize();
+    for (std::int64_t i = 0; i < 31; ++i) {
+      ASSERT_EQ(double(out[i]), value_of(root, i));
+      ASSERT_EQ(double(in[i]), value_of(this->rank_, i));
+    }
+  }
+}
+
 TEST(Communicator, RefusesShardsThatDoNotFit) {
   const auto comm = make_mpi_communicator(world());
   Values<float> whole(3 * world().size()), shard(4);
@@ -126,6 +152,10 @@ TEST(Communicator, RefusesShardsThatDoNotFit) {
       comm->reduce_scatter(shard.tensor(), whole.tensor(), Reduction::sum),
       Error);
   EXPECT_THROW(comm->broadcast(whole.tensor(), world().size()), Error);
+  Values<float> other(3 * world().size() + 1);
+  EXPECT_THROW(comm->all_reduce(other.tensor(), whole.tensor(), Reduction::sum),
+               Error);
+  EXPECT_THROW(comm->broadcast(other.tensor(), whole.tensor(), 0), Error);
 }
 
 TEST(Communicator, RunsBesideTheCallingThread) {

@@ -54,16 +54,15 @@ def attention(tmp_path: Path) -> Path:
 
 
 def collectives(path: Path, ranks: int) -> Path:
-    rows = [(b"all_reduce", b"float", b"MPI", size, size // 4, size / 100,
+    rows = [(b"all_reduce", b"float", size, size // 4, size / 100,
              0.1, 0.1 * 2 * (ranks - 1) / ranks, 0, b"")
             for size in (1 << 20, 1 << 22, 1 << 24)]
     return make_benchmark(
-        path, "collectives", ["", "", "", "B", "", "us", "GB/s", "GB/s", "",
-                              ""],
+        path, "collectives", ["", "", "B", "", "us", "GB/s", "GB/s", "", ""],
         np.array(rows, dtype=[
-            ("op", "S12"), ("type", "S8"), ("transport", "S4"), ("size", "i8"),
-            ("count", "i8"), ("time", "f8"), ("algbw", "f8"), ("busbw", "f8"),
-            ("wrong", "i8"), ("note", "S8")]), ranks)
+            ("op", "S12"), ("type", "S8"), ("size", "i8"), ("count", "i8"),
+            ("time", "f8"), ("algbw", "f8"), ("busbw", "f8"), ("wrong", "f8"),
+            ("note", "S8")]), ranks)
 
 
 class Browser:
