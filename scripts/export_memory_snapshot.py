@@ -5,7 +5,7 @@ import sys
 
 import lockstep
 
-lockstep.use_an_interpreter_that_has_the_requirements()
+lockstep.use_an_interpreter_with("h5py", "numpy")
 
 from lockstep.snapshot import main  # noqa: E402
 

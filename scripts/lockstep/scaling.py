@@ -11,7 +11,8 @@ from lockstep.runfile import Run
 _FREE = {"output", "sync", "seed", "steps", "decay-steps", "warmup-iterations",
          "world-size", "threads", "memory-timeline", "trace", "progress",
          "batch-size", "grad-accumulation", "share-gpu", "save-weights",
-         "warmup-steps"}
+         "warmup-steps", "checkpoint", "checkpoint-every", "keep", "resume",
+         "init", "generate", "timeout", "validation-every"}
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lockstep import launch, tables
-from lockstep.report import overview
 from lockstep.runfile import NotARecord, Run, labels, read_run
+from lockstep.summary import overview
 
 try:
     import tomllib
