@@ -35,7 +35,9 @@ def plot(section: str, title: str, caption: str, traces: list[object],
          x: str, y: str, **layout: object) -> Plot:
     """A figure in the report's style. x and y are the axes' titles."""
     figure = go.Figure(traces)
-    height = int(layout.pop("height", 400))  # type: ignore[call-overload]
+    # A legend takes at most half of the height; two names go in a row.
+    rows = -(-len(figure.data) // 2)
+    height = int(layout.pop("height", 400 + 24 * max(rows - 3, 0)))  # type: ignore[call-overload]
     figure.update_layout(
         template="plotly_white", height=height, hovermode="closest",
         font={"family": "system-ui, sans-serif", "size": 13},
@@ -69,7 +71,7 @@ def bars(names: list[str], values: object, name: str, colour: str,
 
 def bar_layout(names: list[str], **more: object) -> dict[str, object]:
     return {"height": 160 + 34 * len(names), "yaxis_autorange": "reversed",
-            "bargap": 0.25, **more}
+            "bargap": 0.25, "yaxis_ticksuffix": " ", **more}
 
 
 def with_steps(runs: list[Run], names: list[str]) -> list[tuple[int, Run, str]]:
@@ -189,7 +191,7 @@ def _to_look_inside(runs: list[Run], names: list[str]) -> list[
     """The runs whose ranks are shown one by one: few, and of few ranks."""
     several = [(run, name) for _, run, name in with_steps(runs, names)
                if 1 < run.ranks <= 64]
-    return several[:2]
+    return sorted(several, key=lambda each: -each[0].ranks)[:2]
 
 
 def ranks(runs: list[Run], names: list[str]) -> list[Plot]:
@@ -294,11 +296,16 @@ def timeline(of: Timeline, name: str) -> Plot:
 
 
 def timelines(runs: list[Run], names: list[str]) -> list[Plot]:
-    """The first of each run, on rank 0."""
-    firsts = [(next((t for t in run.timelines
-                     if t.rank == 0 and len(t.time_us)), None), name)
-              for run, name in zip(runs, names)]
-    return [timeline(of, name) for of, name in firsts if of is not None][:6]
+    """The first of each run, on rank 0; of many runs, of the one that holds the
+    most and of the one that holds the least."""
+    firsts = [(of, name) for of, name in (
+        (next((t for t in run.timelines if t.rank == 0 and len(t.time_us)),
+              None), name) for run, name in zip(runs, names))
+        if of is not None]
+    if len(firsts) > 3:
+        firsts.sort(key=lambda each: -int(each[0].delta_bytes.sum()))
+        firsts = [firsts[0], firsts[-1]]
+    return [timeline(of, name) for of, name in firsts]
 
 
 # --- communication ----------------------------------------------------------

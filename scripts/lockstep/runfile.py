@@ -252,28 +252,37 @@ def labels(runs: list[Run]) -> list[str]:
     """Short names that say in what the runs differ, all of them distinct."""
     facts = [{**run.config, "model": run.model, "ranks": str(run.ranks)}
              for run in runs]
-
-    def split(keys: list[str]) -> int:
-        return len({tuple(fact.get(k) for k in keys) for fact in facts})
-
-    telling = [key for key in _MAIN_FACTS
-               if split([key]) > 1 or len(runs) == 1 and key != "mode"]
-    for key in _OTHER_FACTS:
-        if split(telling + [key]) > split(telling):
-            telling.append(key)
     shapes = {**_MAIN_FACTS, **_OTHER_FACTS}
-    names = []
-    for run, fact in zip(runs, facts):
-        parts = ["1 rank" if (key, fact[key]) == ("ranks", "1")
-                 else shapes[key].format(fact[key])
-                 for key in telling if fact.get(key)]
-        names.append(" · ".join(parts) or run.path.stem)
+
+    def split(keys: list[str], among: list[int]) -> int:
+        return len({tuple(facts[i].get(k) for k in keys) for i in among})
+
+    def named(fact: dict[str, str], keys: list[str]) -> str:
+        return " · ".join(
+            "1 rank" if (key, fact[key]) == ("ranks", "1")
+            else shapes[key].format(fact[key])
+            for key in keys if fact.get(key))
+
+    everyone = list(range(len(runs)))
+    main = [key for key in _MAIN_FACTS
+            if split([key], everyone) > 1 or len(runs) == 1 and key != "mode"]
+    names = [named(fact, main) for fact in facts]
     for name in set(names):
-        same = [i for i, other in enumerate(names) if other == name]
+        # Runs of one name get what else they differ in.
+        alike = [i for i in everyone if names[i] == name]
+        keys = list(main)
+        for key in _OTHER_FACTS:
+            if split(keys + [key], alike) > split(keys, alike):
+                keys.append(key)
+        for i in alike:
+            names[i] = named(facts[i], keys)
+    for name in set(names):
+        same = [i for i in everyone if names[i] == name]
         if len(same) < 2:
             continue
         stems = {runs[i].path.stem for i in same}
         for i in same:
             path = runs[i].path
-            names[i] += f" ({path.stem if len(stems) == len(same) else path})"
-    return names
+            file = path.stem if len(stems) == len(same) else str(path)
+            names[i] = f"{name} ({file})" if name else file
+    return [name or run.path.stem for name, run in zip(names, runs)]

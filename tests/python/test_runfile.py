@@ -58,9 +58,8 @@ def test_labels_say_in_what_runs_differ(records):
     names = ["one", "bucketed", "fsdp", "four", "weak"]
     made = dict(zip(names, labels([read_run(records[n]) for n in names])))
     assert made == {
-        "one": "none · 1 rank · batch 8",
-        "bucketed": "bucketed · 2 ranks · batch 4",
-        "fsdp": "fsdp · 2 ranks · batch 4",
+        "one": "none · 1 rank", "bucketed": "bucketed · 2 ranks",
+        "fsdp": "fsdp · 2 ranks",
         "four": "bucketed · 4 ranks · batch 2",
         "weak": "bucketed · 4 ranks · batch 4"}
     assert labels([read_run(records[n]) for n in ("bucketed", "fsdp")]) == [
