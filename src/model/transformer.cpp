@@ -28,9 +28,6 @@ Heads query_and_key(const Tensor& qkv, std::int64_t batch, std::int64_t heads) {
   return both;
 }
 
-// Logits of one chunk take at most this many bytes.
-constexpr std::int64_t logits_budget = std::int64_t{64} << 20;
-
 std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
@@ -40,15 +37,15 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 Transformer::Transformer(const ModelConfig& config, Dtype compute_dtype,
                          Backend& backend, ParameterStore& store,
                          ParameterHooks& hooks, std::int64_t batch, bool trains,
-                         Recompute recompute, AttentionKind attention)
+                         const Execution& execution)
     : config_(config),
       device_(*backend.device),
       ops_(*backend.ops),
-      attention_(make_attention(attention, backend)),
+      attention_(make_attention(execution.attention, backend)),
       store_(store),
       hooks_(hooks),
       trains_(trains),
-      recompute_(trains ? recompute : Recompute{}),
+      recompute_(trains ? execution.recompute : Recompute{}),
       dtype_(compute_dtype),
       rows_(batch * config.context_length) {
   const std::int64_t n = rows_;
@@ -70,7 +67,7 @@ Transformer::Transformer(const ModelConfig& config, Dtype compute_dtype,
 
   const std::int64_t padded_vocabulary = round_up(config_.vocab_size, 8);
   chunk_ = std::clamp<std::int64_t>(
-      logits_budget / (padded_vocabulary * bytes_of(dtype_)), 1, n);
+      execution.logits_bytes / (padded_vocabulary * bytes_of(dtype_)), 1, n);
   logits_ = keep(dtype_, {chunk_, padded_vocabulary}, "logits of a chunk");
   losses_ = keep(Dtype::f32, {n}, "losses");
 

@@ -12,6 +12,15 @@
 
 namespace lockstep {
 
+// How a model's passes are computed, which changes no result but by rounding.
+struct Execution {
+  Recompute recompute;
+  AttentionKind attention = AttentionKind::flash;
+  // Most bytes of logits at a time: head and loss go through the rows in
+  // chunks.
+  std::int64_t logits_bytes = std::int64_t{64} << 20;
+};
+
 // A decoder-only language model: pre-norm blocks of causal attention with RoPE
 // and of SwiGLU, RMSNorm, an untied head. Forward and backward are written out
 // once against Ops; parameters come and go through ParameterHooks.
@@ -25,8 +34,7 @@ class Transformer {
   // false, one block's worth instead of all blocks'.
   Transformer(const ModelConfig& config, Dtype compute_dtype, Backend& backend,
               ParameterStore& store, ParameterHooks& hooks, std::int64_t batch,
-              bool trains, Recompute recompute = {},
-              AttentionKind attention = AttentionKind::flash);
+              bool trains, const Execution& execution = {});
 
   // inputs i32[N], N ≤ batch · T and a multiple of T. Leaves the residual
   // stream of the last block for loss() or logits().
