@@ -100,7 +100,7 @@ void ResultTable::save() const {
   fields.push_back({"note", notes_});
   units.emplace_back();
   file.create_table(name_, fields).set_attribute("units", units);
-  replace_file(path_, file.image());
+  replace_file(path_, file.bytes());
 }
 
 }  // namespace lockstep
