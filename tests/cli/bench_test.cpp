@@ -177,7 +177,8 @@ TEST_F(CollectivesBench, RefusesSizesThatMakeNoSense) {
        {"--min-bytes 2M --max-bytes 1M", "--min-bytes 1T", "--min-bytes 0",
         "--min-bytes -1", "--max-bytes K", "--factor 1", "--op sum",
         "--dtype int"}) {
-    const Finished run = collectives(2, options);
+    const Finished run =
+        bench(std::string("collectives --device cpu ") + options);
     EXPECT_EQ(run.exit_code, 2) << options << run.out;
     EXPECT_NE(run.err.find("error"), std::string::npos) << options;
   }
