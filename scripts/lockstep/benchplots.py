@@ -53,7 +53,9 @@ def _short(count: int) -> str:
 def _bytes(count: float) -> str:
     for power, letter in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if count >= power:
-            return f"{count / power:.3g} {letter}"
+            size = count / power
+            return f"{size:.0f} {letter}" if size >= 100 else \
+                f"{size:.3g} {letter}"
     return f"{count:.0f} B"
 
 

@@ -203,7 +203,8 @@ TEST_F(Run, WarmUpIterationsAreRecordedAndNotMeasured) {
   write_sequence();
   const Finished run =
       train(2, std::string(small_run) +
-                   "--warmup-iterations 5 --steps 10 --validation-data seq.npy "
+                   "--warmup-iterations 5 --steps 10 --checkpoint ck "
+                   "--checkpoint-every 4 --validation-data seq.npy "
                    "--validation-every 3 --output run.h5");
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_NE(run.out.find("over 10 steps after 5 of warm-up"),
@@ -216,6 +217,14 @@ TEST_F(Run, WarmUpIterationsAreRecordedAndNotMeasured) {
   }
   const std::string line = run.out.substr(run.out.find("\n  step  ") + 8);
   EXPECT_NEAR(std::stod(line), mean, 6e-4) << run.out;
+  // "(123k tok/s)": of the same steps, to three digits.
+  const std::string rate = run.out.substr(run.out.rfind('(') + 1);
+  std::size_t end = 0;
+  double tokens_per_second = std::stod(rate, &end);
+  if (rate[end] == 'k') tokens_per_second *= 1e3;
+  if (rate[end] == 'M') tokens_per_second *= 1e6;
+  const double tokens = column(path("run.h5"), "steps/tokens")[0];
+  EXPECT_NEAR(tokens_per_second / (1e3 * tokens / mean), 1, 6e-3) << run.out;
 }
 
 TEST_F(Run, OneStepHasNoSpread) {
