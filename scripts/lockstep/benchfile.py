@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -17,12 +18,12 @@ class Benchmark:
     numbers as arrays in which nan could not be measured."""
     path: Path
     name: str  # attention, collectives, gemm, …
-    attrs: dict[str, object]
+    attrs: dict[str, Any]
     columns: dict[str, list[str] | np.ndarray]
     units: dict[str, str]
 
     @property
-    def rows(self) -> list[dict[str, object]]:
+    def rows(self) -> list[dict[str, Any]]:
         names = list(self.columns)
         return [dict(zip(names, row)) for row in zip(*self.columns.values())]
 

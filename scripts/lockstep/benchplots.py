@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import plotly.graph_objects as go
 
@@ -34,7 +36,7 @@ def tables(benchmarks: list[Benchmark]) -> list[Table]:
     return made
 
 
-def _powers_of_two(values: np.ndarray) -> dict[str, object]:
+def _powers_of_two(values: np.ndarray) -> dict[str, Any]:
     """A logarithmic axis with the measured values as its ticks."""
     ticks = sorted(set(int(v) for v in values))
     while len(ticks) > 10:
@@ -65,12 +67,12 @@ _SHAPE = ("precision", "causal", "batch", "heads", "head_dim")
 
 
 def _attention_groups(benchmarks: list[Benchmark]) -> dict[
-        tuple[str, ...], list[dict[str, object]]]:
+        tuple[str, ...], list[dict[str, Any]]]:
     """Rows by what else than the length sets them apart; the implementation
     first, and of the rest what differs between rows."""
     rows = [row for one in benchmarks for row in one.rows]
     telling = [k for k in _SHAPE if len({str(r[k]) for r in rows}) > 1]
-    groups: dict[tuple[str, ...], list[dict[str, object]]] = {}
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
         words = [str(row["attention"])]
         for key in telling:
@@ -81,7 +83,7 @@ def _attention_groups(benchmarks: list[Benchmark]) -> dict[
             for key, group in groups.items()}
 
 
-def _against_length(groups: dict[tuple[str, ...], list[dict[str, object]]],
+def _against_length(groups: dict[tuple[str, ...], list[dict[str, Any]]],
                     columns: dict[str, str], title: str, caption: str,
                     y: str) -> Plot:
     """columns: what to draw, with the dash of its lines."""
@@ -144,7 +146,7 @@ def collectives(benchmarks: list[Benchmark]) -> list[Plot]:
             if one.name == "collectives" and one.rows]
     if not mine:
         return []
-    series: dict[str, list[dict[str, object]]] = {}
+    series: dict[str, list[dict[str, Any]]] = {}
     for one in mine:
         for row in one.rows:
             transport = "NCCL" if one.attrs.get("device") == "cuda" else "MPI"

@@ -30,6 +30,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -404,12 +405,12 @@ def make_job(a: argparse.Namespace, run: Run | None) -> Job:
     if a.model_size:
         shape = MODEL_SIZES[a.model_size]
     elif run:
-        shape = tuple(int(config[k]) for k in
-                      ("d-model", "d-ff", "num-layers", "num-heads"))
+        shape = (int(config["d-model"]), int(config["d-ff"]),
+                 int(config["num-layers"]), int(config["num-heads"]))
     else:
         raise BadPlan("give --model-size, or a --run to take the model from")
 
-    def value(given: object, key: str, default: object) -> object:
+    def value(given: Any, key: str, default: Any) -> Any:
         return given if given is not None else config.get(key, default)
     job = Job(*shape, vocab=int(value(a.vocab_size, "vocab-size", 10000)),
               context=int(value(a.context_length, "context-length", 1024)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -32,12 +33,12 @@ class Plot:
 
 
 def plot(section: str, title: str, caption: str, traces: list[object],
-         x: str, y: str, **layout: object) -> Plot:
+         x: str, y: str, **layout: Any) -> Plot:
     """A figure in the report's style. x and y are the axes' titles."""
     figure = go.Figure(traces)
     # A legend takes at most half of the height; two names go in a row.
     rows = -(-len(figure.data) // 2)
-    height = int(layout.pop("height", 400 + 24 * max(rows - 3, 0)))  # type: ignore[call-overload]
+    height = int(layout.pop("height", 400 + 24 * max(rows - 3, 0)))
     figure.update_layout(
         template="plotly_white", height=height, hovermode="closest",
         font={"family": "system-ui, sans-serif", "size": 13},
@@ -51,8 +52,8 @@ def plot(section: str, title: str, caption: str, traces: list[object],
     return Plot(section, title, caption, figure)
 
 
-def line(x: object, y: object, name: str, index: int = 0, unit: str = "",
-         **more: object) -> go.Scatter:
+def line(x: Any, y: Any, name: str, index: int = 0, unit: str = "",
+         **more: Any) -> go.Scatter:
     more.setdefault("mode", "lines" if np.size(x) > 40 else "lines+markers")
     return go.Scatter(
         x=np.asarray(x).tolist(), y=np.asarray(y).tolist(), name=name,
@@ -60,7 +61,7 @@ def line(x: object, y: object, name: str, index: int = 0, unit: str = "",
         hovertemplate=f"%{{x}}: %{{y:.4g}}{unit}<extra>{name}</extra>", **more)
 
 
-def bars(names: list[str], values: object, name: str, colour: str,
+def bars(names: list[str], values: Any, name: str, colour: str,
          unit: str) -> go.Bar:
     """Horizontal, so that long names stay readable on a narrow screen."""
     return go.Bar(
@@ -69,7 +70,7 @@ def bars(names: list[str], values: object, name: str, colour: str,
         hovertemplate=f"%{{x:.4g}}{unit}<extra>{name}</extra>")
 
 
-def bar_layout(names: list[str], **more: object) -> dict[str, object]:
+def bar_layout(names: list[str], **more: Any) -> dict[str, Any]:
     return {"height": 160 + 34 * len(names), "yaxis_autorange": "reversed",
             "bargap": 0.25, "yaxis_ticksuffix": " ", **more}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Iterable
+from typing import Any, Iterable
 
 import h5py
 import numpy as np
@@ -48,14 +48,14 @@ class Trace:
     """One rank's spans of work in a step."""
     step: int
     rank: int
-    rows: list[dict[str, object]]  # lane, name, depth, bytes, begin_us, …
+    rows: list[dict[str, Any]]  # lane, name, depth, bytes, begin_us, …
 
 
 @dataclass
 class Run:
     """A run record. Arrays of steps are [S], those of ranks [S, R]."""
     path: Path
-    attrs: dict[str, object]
+    attrs: dict[str, Any]
     config: dict[str, str]
     steps: dict[str, np.ndarray]
     timings: dict[str, np.ndarray]
@@ -160,7 +160,7 @@ def _text(value: object) -> object:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-def attributes(item: h5py.HLObject) -> dict[str, object]:
+def attributes(item: h5py.HLObject) -> dict[str, Any]:
     return {name: _text(value) for name, value in item.attrs.items()}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any, Callable
 
 from lockstep.runfile import Run
 
@@ -29,16 +30,16 @@ class Series:
                 for t, r in zip(self.tokens_per_second, self.ranks)]
 
 
-def _series(runs: list[Run], batch: object) -> list[Series]:
+def _series(runs: list[Run], batch: Callable[[Run], int]) -> list[Series]:
     """Runs with equal options and equal `batch(run)`, on at least two numbers
     of ranks. A run on one rank without a strategy belongs to every series."""
-    groups: dict[object, list[Run]] = defaultdict(list)
+    groups: dict[Any, list[Run]] = defaultdict(list)
     for run in runs:
         if not run.has_steps or run.status == "failed":
             continue
         same = tuple(sorted((k, v) for k, v in run.config.items()
                             if k not in _FREE))
-        groups[same, str(run.attrs.get("device")), batch(run)].append(run)  # type: ignore[operator]
+        groups[same, str(run.attrs.get("device")), batch(run)].append(run)
     series = []
     for members in groups.values():
         alone = [r for r in members if r.config.get("sync") == "none"]

@@ -15,6 +15,7 @@ import pickle
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lockstep.runfile import NotARecord, Run, Timeline, read_run
 
@@ -30,15 +31,15 @@ class _Held:
     name: str
 
 
-def _frames(category: str, name: str) -> list[dict[str, object]]:
+def _frames(category: str, name: str) -> list[dict[str, Any]]:
     """The innermost frame first, as in Python's own snapshots."""
     return [{"filename": category, "line": 0, "name": name},
             {"filename": "lockstep", "line": 0, "name": category}]
 
 
-def _replay(timeline: Timeline) -> tuple[list[dict[str, object]], list[_Held]]:
+def _replay(timeline: Timeline) -> tuple[list[dict[str, Any]], list[_Held]]:
     """The timeline's events as the visualiser's, and what is held after."""
-    events: list[dict[str, object]] = []
+    events: list[dict[str, Any]] = []
     held: list[_Held] = []
     address = _FIRST_ADDRESS
     for time_us, delta, category, name in zip(
@@ -65,7 +66,7 @@ def _replay(timeline: Timeline) -> tuple[list[dict[str, object]], list[_Held]]:
     return events, held
 
 
-def _end(timeline: Timeline) -> dict[str, object]:
+def _end(timeline: Timeline) -> dict[str, Any]:
     """The moment of the snapshot. The viewer needs the category "unknown"
     among the others: some of its versions stop where there is none."""
     return {"action": "snapshot", "addr": 0, "size": 0, "stream": 0,
@@ -73,7 +74,7 @@ def _end(timeline: Timeline) -> dict[str, object]:
             "category": "unknown"}
 
 
-def _segment(block: _Held, device: int) -> dict[str, object]:
+def _segment(block: _Held, device: int) -> dict[str, Any]:
     """An allocation of ours is a segment of one block."""
     frames = _frames(block.category, block.name)
     return {
@@ -86,7 +87,7 @@ def _segment(block: _Held, device: int) -> dict[str, object]:
                     "frames": frames}]}
 
 
-def snapshot(run: Run, step: int | None = None) -> dict[str, object]:
+def snapshot(run: Run, step: int | None = None) -> dict[str, Any]:
     """A step's timelines of all ranks; the first step's if none is named."""
     steps = sorted({t.step for t in run.timelines})
     if not steps:
@@ -125,7 +126,7 @@ def main(words: list[str] | None = None) -> int:
     except (NotARecord, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    events = sum(map(len, data["device_traces"]))  # type: ignore[arg-type]
+    events = sum(map(len, data["device_traces"]))
     print(f"{a.output}: {events} events of "
-          f"{len(data['device_traces'])} ranks")  # type: ignore[arg-type]
+          f"{len(data['device_traces'])} ranks")
     return 0

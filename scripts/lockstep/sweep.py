@@ -30,6 +30,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from lockstep import launch, tables
 from lockstep.runfile import NotARecord, Run, labels, read_run
@@ -50,8 +51,8 @@ class Point:
     """One run: what sets it apart in `chosen`, all its options in `options`."""
     name: str
     ranks: int
-    options: dict[str, object]
-    chosen: dict[str, object] = field(default_factory=dict)
+    options: dict[str, Any]
+    chosen: dict[str, Any] = field(default_factory=dict)
 
     def words(self) -> list[str]:
         return [f"--{key}={_text(value)}"
@@ -69,7 +70,7 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _point(common: dict[str, object], chosen: dict[str, object],
+def _point(common: dict[str, Any], chosen: dict[str, Any],
            where: Path) -> Point:
     options = {**common, **chosen}
     ranks = options.pop("ranks", 1)
@@ -127,7 +128,7 @@ class State:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "sweep.json"
-        self.points: dict[str, dict[str, object]] = {}
+        self.points: dict[str, dict[str, Any]] = {}
         if self.path.exists():
             try:
                 self.points = json.loads(self.path.read_text())["points"]

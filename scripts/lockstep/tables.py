@@ -7,6 +7,7 @@ import html
 import io
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 FORMATS = ("markdown", "latex", "csv")
 
@@ -17,7 +18,7 @@ class Table:
     nan as an empty cell."""
     title: str
     columns: list[str]
-    rows: list[list[object]] = field(default_factory=list)
+    rows: list[list[Any]] = field(default_factory=list)
     caption: str = ""
 
     def add(self, *cells: object) -> None:

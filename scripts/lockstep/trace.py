@@ -15,13 +15,14 @@ import gzip
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from lockstep.runfile import PHASES, NotARecord, Run, Trace, read_run
 
 # Threads of a rank, from the top.
 _LANES = ("steps", "compute", "communication", "exposed")
 
-Event = dict[str, object]
+Event = dict[str, Any]
 
 
 def _complete(name: str, category: str, rank: int, lane: str, begin_us: float,
@@ -90,7 +91,7 @@ def trace_events(run: Run) -> list[Event]:
     if not run.has_steps:
         raise NotARecord(f"{run.path}: it has no steps to show")
     hosts = [str(h.decode() if isinstance(h, bytes) else h)
-             for h in run.attrs.get("hostnames", [])]  # type: ignore[union-attr]
+             for h in run.attrs.get("hostnames", [])]
     events: list[Event] = []
     for rank in range(run.ranks):
         events += _names(rank, hosts[rank] if rank < len(hosts) else "")
@@ -125,9 +126,9 @@ def main(words: list[str] | None = None) -> int:
         events = trace_events(run)
         # Not every viewer reads NaN, which JSON does not know.
         for event in events:
-            loss = event.get("args", {}).get("loss")  # type: ignore[union-attr]
+            loss = event.get("args", {}).get("loss")
             if loss is not None and loss - loss != 0:
-                event["args"]["loss"] = str(loss)  # type: ignore[index]
+                event["args"]["loss"] = str(loss)
         text = json.dumps({
             "traceEvents": events, "displayTimeUnit": "ms",
             "otherData": {"command_line": run.attrs.get("command_line", ""),
