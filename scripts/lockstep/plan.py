@@ -441,20 +441,24 @@ def make_machine(a: argparse.Namespace, run: Run | None) -> Machine:
 def sources(a: argparse.Namespace, machine: Machine) -> list[str]:
     """Where the constants are from."""
     hardware = HARDWARE[a.hardware]
-    return [
+    lines = [
         f"compute: {a.run}" if a.run else
         f"compute: {hardware.name}, {hardware.peak_flops / 1e12:.0f} TFLOP/s "
         f"at {a.mfu:.0%}",
         f"in a node: {machine.node.latency_us:.3g} µs · log2(ranks), "
         f"{machine.node.bandwidth:.3g} GB/s; " +
         (f"{', '.join(map(str, a.collectives))}" if a.collectives
-         else hardware.source),
-        f"between nodes: {machine.network.latency_us:.3g} µs · log2(nodes), "
-        f"{machine.network.bandwidth:.3g} GB/s per device; " +
-        (f"{', '.join(map(str, a.network))}" if a.network
-         else hardware.source)] + \
-        ([f"on CPUs: {a.cores} cores a node, ranks beside each other compute "
-          f"{machine.contention:.2f} times as long"] if a.cores else [])
+         else hardware.source)]
+    if not a.check and max(a.gpus) > a.node_size:
+        lines.append(
+            f"between nodes: {machine.network.latency_us:.3g} µs · "
+            f"log2(nodes), {machine.network.bandwidth:.3g} GB/s per device; " +
+            (f"{', '.join(map(str, a.network))}" if a.network
+             else hardware.source))
+    if a.cores:
+        lines.append(f"on CPUs: {a.cores} cores a node; ranks beside each "
+                     f"other compute {machine.contention:.2f} times as long")
+    return lines
 
 
 def plan_table(a: argparse.Namespace, job: Job, compute: Compute,
