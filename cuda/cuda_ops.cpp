@@ -63,6 +63,12 @@ void CudaOps::with_storage(Body body) const {
   dtype_ == Dtype::bf16 ? body(bf16{}) : body(float{});
 }
 
+template <class Body>
+void CudaOps::with_gradient(const Tensor& gradient, Body body) const {
+  if (gradient.dtype == Dtype::bf16) return body(bf16{}, bf16{});
+  with_storage([&](auto a) { body(a, float{}); });
+}
+
 void CudaOps::embedding(const Tensor& out, const Tensor& weight,
                         const Tensor& ids) {
   check_matrix(out, dtype_, "embedding: out");
@@ -77,17 +83,18 @@ void CudaOps::embedding(const Tensor& out, const Tensor& weight,
 
 void CudaOps::embedding_backward(const Tensor& dweight, const Tensor& dout,
                                  const Tensor& ids, Accumulate accumulate) {
-  check_matrix(dweight, Dtype::f32, "embedding_backward: dweight");
+  check_matrix(dweight, gradient_dtype(dweight, dtype_),
+               "embedding_backward: dweight");
   check_matrix(dout, dtype_, "embedding_backward: dout");
   check(dout, dtype_, {dout[0], dweight[1]}, "embedding_backward: dout");
   check(ids, Dtype::i32, {dout[0]}, "embedding_backward: ids");
   void* scratch = scratch_.at_least(
       kernels::embedding_backward_bytes(dout[0], dout[1], dweight[0]));
-  with_storage([&]<class T>(T) {
-    kernels::embedding_backward<T>(launch_, as<float>(dweight),
-                                   rows_of<const T>(dout),
-                                   as<const std::int32_t>(ids), dweight[0],
-                                   accumulate == Accumulate::yes, scratch);
+  with_gradient(dweight, [&]<class T, class G>(T, G) {
+    kernels::embedding_backward<T, G>(launch_, as<G>(dweight),
+                                      rows_of<const T>(dout),
+                                      as<const std::int32_t>(ids), dweight[0],
+                                      accumulate == Accumulate::yes, scratch);
   });
 }
 
@@ -119,19 +126,19 @@ void CudaOps::rmsnorm_backward(const Tensor& dresidual, const Tensor& dweight,
           "rmsnorm_backward: rows of {} elements; GPUs take up to {}", dy[1],
           kernels::widest_rmsnorm);
   check(dresidual, dtype_, dy.shape, "rmsnorm_backward: dresidual");
-  check(dweight, Dtype::f32, {dy[1]}, "rmsnorm_backward: dweight");
+  check(dweight, gradient_dtype(dweight, dtype_), {dy[1]},
+        "rmsnorm_backward: dweight");
   check(residual, dtype_, dy.shape, "rmsnorm_backward: residual");
   check(inverse_rms, Dtype::f32, {dy[0]}, "rmsnorm_backward: inverse_rms");
   check(weight, dtype_, {dy[1]}, "rmsnorm_backward: weight");
   void* scratch =
       scratch_.at_least(kernels::rmsnorm_backward_bytes(launch_, dy[0], dy[1]));
-  with_storage([&]<class T>(T) {
-    kernels::rmsnorm_backward<T>(
+  with_gradient(dweight, [&]<class T, class G>(T, G) {
+    kernels::rmsnorm_backward<T, G>(
         launch_,
-        {as<T>(dresidual), as<float>(dweight), as<const T>(dy),
-         rows_of<const T>(residual), as<const float>(inverse_rms),
-         as<const T>(weight), accumulate == Accumulate::yes},
-        scratch);
+        {as<T>(dresidual), as<const T>(dy), rows_of<const T>(residual),
+         as<const float>(inverse_rms), as<const T>(weight)},
+        as<G>(dweight), accumulate == Accumulate::yes, scratch);
   });
 }
 
@@ -156,12 +163,13 @@ void CudaOps::linear_backward_input(const Tensor& dx, const Tensor& dy,
 
 void CudaOps::linear_backward_weight(const Tensor& dweight, const Tensor& dy,
                                      const Tensor& x, Accumulate accumulate) {
-  check_matrix(dweight, Dtype::f32, "linear_backward_weight: dweight");
+  check_matrix(dweight, gradient_dtype(dweight, dtype_),
+               "linear_backward_weight: dweight");
   check_matrix(x, dtype_, "linear_backward_weight: x");
   check(x, dtype_, {x[0], dweight[1]}, "linear_backward_weight: x");
   check_wide(dy, dtype_, x[0], dweight[0], "linear_backward_weight: dy");
   gemm_.multiply(transposed(operand(dy, dweight[0])), operand(x), dweight.data,
-                 Dtype::f32, dweight[1], accumulate == Accumulate::yes);
+                 dweight.dtype, dweight[1], accumulate == Accumulate::yes);
 }
 
 void CudaOps::rope(const Heads& x, const Tensor& table, Pass pass) {
@@ -302,10 +310,12 @@ void CudaOps::add_sum(const Tensor& total, const Tensor& x, double scale) {
 
 void CudaOps::add_sum_of_squares(const Tensor& total, const Tensor& x) {
   check_count(total, Dtype::f64, 1, "add_sum_of_squares: total");
-  check_count(x, Dtype::f32, x.elements(), "add_sum_of_squares: x");
-  kernels::add_sum_of_squares(launch_, as<double>(total), as<const float>(x),
-                              x.elements(),
-                              scratch_.at_least(kernels::reduction_bytes));
+  check_count(x, x.dtype, x.elements(), "add_sum_of_squares: x");
+  void* scratch = scratch_.at_least(kernels::reduction_bytes);
+  with_type(x, "add_sum_of_squares: x", [&]<class T>(T) {
+    kernels::add_sum_of_squares(launch_, as<double>(total), as<const T>(x),
+                                x.elements(), scratch);
+  });
 }
 
 void CudaOps::clip_factor(const Tensor& factor, const Tensor& sum_of_squares,
@@ -322,28 +332,30 @@ void CudaOps::adamw(const AdamwRange& range, const Tensor& scalars,
   check_count(range.parameters, dtype_, count, "adamw: parameters");
   check_weights(range.parameters, range.remainder, count,
                 /*remainder_needed=*/true, "adamw: parameters");
-  check_count(range.gradients, Dtype::f32, count, "adamw: gradients");
+  check_count(range.gradients, gradient_dtype(range.gradients, dtype_), count,
+              "adamw: gradients");
   check_count(range.first_moment, Dtype::f32, count, "adamw: first_moment");
   check_count(range.second_moment, Dtype::f32, count, "adamw: second_moment");
   check_count(scalars, Dtype::f32, adamw_scalar_count, "adamw: scalars");
   check_count(factor, Dtype::f32, 1, "adamw: factor");
   if (count == 0) return;
-  with_storage([&]<class T>(T) {
-    kernels::adamw<T>(
-        launch_,
-        {as<T>(range.parameters), as<std::int16_t>(range.remainder),
-         as<const float>(range.gradients), as<float>(range.first_moment),
-         as<float>(range.second_moment), count, range.weight_decay,
-         as<const float>(scalars), as<const float>(factor)});
+  with_gradient(range.gradients, [&]<class T, class G>(T, G) {
+    kernels::adamw<T, G>(
+        launch_, {as<T>(range.parameters), as<std::int16_t>(range.remainder),
+                  as<const G>(range.gradients), as<float>(range.first_moment),
+                  as<float>(range.second_moment), count, range.weight_decay,
+                  as<const float>(scalars), as<const float>(factor)});
   });
 }
 
 void CudaOps::add(const Tensor& sum, const Tensor& x) {
   const std::int64_t n = sum.elements();
-  check_count(sum, Dtype::f32, n, "add: sum");
+  check_count(sum, sum.dtype, n, "add: sum");
   check_count(x, x.dtype, n, "add: x");
-  with_type(x, "add: x", [&]<class T>(T) {
-    if (n > 0) kernels::add(launch_, as<float>(sum), as<const T>(x), n);
+  with_type(sum, "add: sum", [&]<class To>(To) {
+    with_type(x, "add: x", [&]<class From>(From) {
+      if (n > 0) kernels::add(launch_, as<To>(sum), as<const From>(x), n);
+    });
   });
 }
 

@@ -85,6 +85,10 @@ class CudaOps final : public Ops {
   // body(T{}) with T the storage type of activations and weights.
   template <class Body>
   void with_storage(Body body) const;
+  // body(T{}, G{}) with G the type of a gradient of weights, whose dtype has
+  // been checked.
+  template <class Body>
+  void with_gradient(const Tensor& gradient, Body body) const;
 
   kernels::Launch launch_;
   Dtype dtype_;  // of activations and weights

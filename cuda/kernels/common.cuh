@@ -36,19 +36,40 @@ struct alignas(sizeof(T) * width) Pack {
 template <class T>
 constexpr int full_width = 16 / sizeof(T);
 
+// As one access, or as many of 16 bytes as `width` elements take.
 template <int width, class T>
 __device__ void load(float (&values)[width], const T* from) {
-  const auto pack = *reinterpret_cast<const Pack<T, width>*>(from);
+  constexpr int each = width < full_width<T> ? width : full_width<T>;
 #pragma unroll
-  for (int i = 0; i < width; ++i) values[i] = to_float(pack.at[i]);
+  for (int first = 0; first < width; first += each) {
+    const auto pack = *reinterpret_cast<const Pack<T, each>*>(from + first);
+#pragma unroll
+    for (int i = 0; i < each; ++i) values[first + i] = to_float(pack.at[i]);
+  }
 }
 
 template <int width, class T>
 __device__ void store(T* to, const float (&values)[width]) {
-  Pack<T, width> pack;
+  constexpr int each = width < full_width<T> ? width : full_width<T>;
 #pragma unroll
-  for (int i = 0; i < width; ++i) pack.at[i] = from_float<T>(values[i]);
-  *reinterpret_cast<Pack<T, width>*>(to) = pack;
+  for (int first = 0; first < width; first += each) {
+    Pack<T, each> pack;
+#pragma unroll
+    for (int i = 0; i < each; ++i) {
+      pack.at[i] = from_float<T>(values[first + i]);
+    }
+    *reinterpret_cast<Pack<T, each>*>(to + first) = pack;
+  }
+}
+
+// to[i] += values[i] in fp32, rounded once.
+template <int width, class T>
+__device__ void add_to(T* to, const float (&values)[width]) {
+  float sums[width];
+  load(sums, to);
+#pragma unroll
+  for (int i = 0; i < width; ++i) sums[i] += values[i];
+  store(to, sums);
 }
 
 // fp32 weights from the memory of their bf16 halves and remainders, and back

@@ -15,12 +15,10 @@ __global__ void copy_kernel(To* out, const From* x, std::int64_t n) {
     float values[width];
     load(values, x + first);
     if constexpr (accumulate) {
-      float sums[width];
-      load(sums, out + first);
-#pragma unroll
-      for (int w = 0; w < width; ++w) values[w] += sums[w];
+      add_to(out + first, values);
+    } else {
+      store(out + first, values);
     }
-    store(out + first, values);
     return;
   }
   for (std::int64_t i = first; i < n; ++i) {
@@ -98,8 +96,8 @@ void cast(const Launch& launch, To* out, const From* x, std::int64_t n) {
   copy<false>(launch, out, x, n);
 }
 
-template <class From>
-void add(const Launch& launch, float* sum, const From* x, std::int64_t n) {
+template <class To, class From>
+void add(const Launch& launch, To* sum, const From* x, std::int64_t n) {
   copy<true>(launch, sum, x, n);
 }
 
@@ -122,5 +120,7 @@ template void cast(const Launch&, bf16*, const float*, std::int64_t);
 template void cast(const Launch&, bf16*, const bf16*, std::int64_t);
 template void add(const Launch&, float*, const float*, std::int64_t);
 template void add(const Launch&, float*, const bf16*, std::int64_t);
+template void add(const Launch&, bf16*, const float*, std::int64_t);
+template void add(const Launch&, bf16*, const bf16*, std::int64_t);
 
 }  // namespace lockstep::kernels

@@ -25,8 +25,8 @@ __global__ void embedding_kernel(T* out, const T* weight,
 // fixed length. A block sums the rows of its piece; a run of equal ids that
 // crosses into other pieces leaves a partial sum in each, and the block where
 // it began adds them up in a second kernel. Long runs (a byte-level vocabulary
-// has few ids) so spread over many blocks. Moves N·d of dout once, and 2·d fp32
-// of dweight for each id that occurs.
+// has few ids) so spread over many blocks. Moves N·d of dout once, and 2·d of
+// dweight for each id that occurs, which is rounded once.
 constexpr int piece_length = 16;
 
 __global__ void positions_kernel(std::int32_t* positions, std::int64_t n) {
@@ -53,8 +53,8 @@ __device__ Piece piece_at(std::int64_t index, const std::uint32_t* sorted,
 }
 
 // partial f32[pieces, 2, d]: the run that comes in, the run that goes on.
-template <class T, int width>
-__global__ void sum_pieces_kernel(float* __restrict__ dweight,
+template <class T, class G, int width>
+__global__ void sum_pieces_kernel(G* __restrict__ dweight,
                                   float* __restrict__ partial,
                                   const T* __restrict__ dout,
                                   const std::uint32_t* __restrict__ sorted,
@@ -74,15 +74,14 @@ __global__ void sum_pieces_kernel(float* __restrict__ dweight,
 
       const bool came_in = run == piece.begin && piece.continues_before;
       const bool goes_on = i + 1 == piece.end && piece.continues_after;
-      float* to = dweight + sorted[i] * d + column;
       if (came_in || goes_on) {
-        to = partial + (std::int64_t{blockIdx.x} * 2 + !came_in) * d + column;
+        store(partial + (std::int64_t{blockIdx.x} * 2 + !came_in) * d + column,
+              sum);
+      } else {
+        add_to(dweight + sorted[i] * d + column, sum);
       }
 #pragma unroll
-      for (int w = 0; w < width; ++w) {
-        to[w] = sum[w] + (came_in || goes_on ? 0.0f : to[w]);
-        sum[w] = 0;
-      }
+      for (int w = 0; w < width; ++w) sum[w] = 0;
       run = i + 1;
     }
   }
@@ -105,7 +104,8 @@ __device__ std::int64_t end_of_run(std::uint32_t id, std::int64_t from,
 }
 
 // The block of the piece where a run begins adds up the run's partial sums.
-__global__ void join_pieces_kernel(float* dweight, const float* partial,
+template <class G>
+__global__ void join_pieces_kernel(G* dweight, const float* partial,
                                    const std::uint32_t* sorted, std::int64_t n,
                                    std::int64_t d) {
   const Piece piece = piece_at(blockIdx.x, sorted, n);
@@ -115,12 +115,12 @@ __global__ void join_pieces_kernel(float* dweight, const float* partial,
   const std::int64_t last =
       (end_of_run(id, piece.end, sorted, n) - 1) / piece_length;
   for (std::int64_t column = threadIdx.x; column < d; column += blockDim.x) {
-    float sum = partial[(std::int64_t{blockIdx.x} * 2 + 1) * d + column];
+    float sum[1] = {partial[(std::int64_t{blockIdx.x} * 2 + 1) * d + column]};
 #pragma unroll 8
     for (std::int64_t other = blockIdx.x + 1; other <= last; ++other) {
-      sum += partial[other * 2 * d + column];
+      sum[0] += partial[other * 2 * d + column];
     }
-    dweight[id * d + column] += sum;
+    add_to(dweight + id * d + column, sum);
   }
 }
 
@@ -184,16 +184,16 @@ std::int64_t embedding_backward_bytes(std::int64_t count, std::int64_t width,
   return Layout(count, width, vocabulary).total();
 }
 
-template <class T>
-void embedding_backward(const Launch& launch, float* dweight,
+template <class T, class G>
+void embedding_backward(const Launch& launch, G* dweight,
                         const Rows<const T>& dout, const std::int32_t* ids,
                         std::int64_t vocabulary, bool accumulate,
                         void* scratch) {
   const std::int64_t n = dout.count, d = dout.width;
   if (!accumulate) {
-    check_cuda(cudaMemsetAsync(dweight, 0, vocabulary * d * sizeof(float),
-                               launch.stream),
-               "cudaMemsetAsync");
+    check_cuda(
+        cudaMemsetAsync(dweight, 0, vocabulary * d * sizeof(G), launch.stream),
+        "cudaMemsetAsync");
   }
   Layout layout(n, d, vocabulary);
   auto* at = static_cast<std::byte*>(scratch);
@@ -216,11 +216,11 @@ void embedding_backward(const Launch& launch, float* dweight,
       grid_blocks(divide_up(n, piece_length), "embedding backward");
   if (rows_are_aligned<T>(d, dout.data, dweight)) {
     constexpr int width = full_width<T>;
-    sum_pieces_kernel<T, width>
+    sum_pieces_kernel<T, G, width>
         <<<pieces, row_threads(d / width), 0, launch.stream>>>(
             dweight, partial, dout.data, sorted, sorted_positions, n, d);
   } else {
-    sum_pieces_kernel<T, 1><<<pieces, row_threads(d), 0, launch.stream>>>(
+    sum_pieces_kernel<T, G, 1><<<pieces, row_threads(d), 0, launch.stream>>>(
         dweight, partial, dout.data, sorted, sorted_positions, n, d);
   }
   check_launch("embedding backward");
@@ -233,13 +233,13 @@ template void embedding(const Launch&, const Rows<float>&, const float*,
                         const std::int32_t*);
 template void embedding(const Launch&, const Rows<bf16>&, const bf16*,
                         const std::int32_t*);
-template void embedding_backward<float>(const Launch&, float*,
-                                        const Rows<const float>&,
-                                        const std::int32_t*, std::int64_t, bool,
-                                        void*);
-template void embedding_backward<bf16>(const Launch&, float*,
-                                       const Rows<const bf16>&,
-                                       const std::int32_t*, std::int64_t, bool,
-                                       void*);
+#define LOCKSTEP_EMBEDDING_BACKWARD(T, G)                                   \
+  template void embedding_backward(const Launch&, G*, const Rows<const T>&, \
+                                   const std::int32_t*, std::int64_t, bool, \
+                                   void*);
+LOCKSTEP_EMBEDDING_BACKWARD(float, float)
+LOCKSTEP_EMBEDDING_BACKWARD(bf16, float)
+LOCKSTEP_EMBEDDING_BACKWARD(bf16, bf16)
+#undef LOCKSTEP_EMBEDDING_BACKWARD
 
 }  // namespace lockstep::kernels

@@ -7,8 +7,9 @@
 
 // The launchers of all kernels but attention's. Each checks its launch and
 // returns at once; what an operation computes is said in ops/ops.h. T is float
-// or bf16. This header is read by the CUDA compiler too, so it stays free of
-// the host side's.
+// or bf16, and so is G, the type of gradients of weights: bf16 only where T is.
+// This header is read by the CUDA compiler too, so it stays free of the host
+// side's.
 namespace lockstep::kernels {
 
 using bf16 = __nv_bfloat16;
@@ -35,11 +36,10 @@ void embedding(const Launch&, const Rows<T>& out, const T* weight,
 // Scratch bytes that embedding_backward needs.
 std::int64_t embedding_backward_bytes(std::int64_t count, std::int64_t width,
                                       std::int64_t vocabulary);
-template <class T>
-void embedding_backward(const Launch&, float* dweight,
-                        const Rows<const T>& dout, const std::int32_t* ids,
-                        std::int64_t vocabulary, bool accumulate,
-                        void* scratch);
+template <class T, class G>
+void embedding_backward(const Launch&, G* dweight, const Rows<const T>& dout,
+                        const std::int32_t* ids, std::int64_t vocabulary,
+                        bool accumulate, void* scratch);
 
 // --- residual add + RMSNorm: x [count, width] --------------------------------
 constexpr int widest_rmsnorm = 16384;  // elements a row
@@ -58,17 +58,16 @@ void rmsnorm(const Launch&, const RmsNorm<T>&);
 template <class T>
 struct RmsNormBackward {
   T* dresidual;
-  float* dweight;
   const T* dy;
   Rows<const T> residual;
   const float* inverse_rms;
   const T* weight;
-  bool accumulate;  // into dweight
 };
 std::int64_t rmsnorm_backward_bytes(const Launch&, std::int64_t count,
                                     std::int64_t width);
-template <class T>
-void rmsnorm_backward(const Launch&, const RmsNormBackward<T>&, void* scratch);
+template <class T, class G>
+void rmsnorm_backward(const Launch&, const RmsNormBackward<T>&, G* dweight,
+                      bool accumulate, void* scratch);
 
 // --- RoPE on heads of any layout ---------------------------------------------
 template <class T>
@@ -114,17 +113,18 @@ void softmax_backward(const Launch&, const Scores<T>& dp, const T* p,
 constexpr std::int64_t reduction_bytes = 1024 * sizeof(double);
 void add_sum(const Launch&, double* total, const float* x, std::int64_t n,
              double scale, void* scratch);
-void add_sum_of_squares(const Launch&, double* total, const float* x,
+template <class T>
+void add_sum_of_squares(const Launch&, double* total, const T* x,
                         std::int64_t n, void* scratch);
 void clip_factor(const Launch&, float* factor, const double* sum_of_squares,
                  double clip);
 
 // --- AdamW -------------------------------------------------------------------
-template <class T>
+template <class T, class G>
 struct AdamwUpdate {
   T* parameters;
   std::int16_t* remainder;  // of bf16 parameters (SplitWeight)
-  const float* gradients;
+  const G* gradients;
   float* first_moment;
   float* second_moment;
   std::int64_t n;
@@ -132,8 +132,8 @@ struct AdamwUpdate {
   const float* scalars;  // AdamwScalars
   const float* factor;
 };
-template <class T>
-void adamw(const Launch&, const AdamwUpdate<T>&);
+template <class T, class G>
+void adamw(const Launch&, const AdamwUpdate<T, G>&);
 
 // --- weighted sum: x [count, width] ------------------------------------------
 template <class T>
@@ -146,8 +146,8 @@ void weighted_sum_backward(const Launch&, const Rows<T>& dx, float* dweight,
                            void* scratch);
 
 // --- elementwise -------------------------------------------------------------
-template <class T>
-void add(const Launch&, float* sum, const T* x, std::int64_t n);
+template <class To, class From>
+void add(const Launch&, To* sum, const From* x, std::int64_t n);
 template <class To, class From>
 void cast(const Launch&, To* out, const From* x, std::int64_t n);
 // fp32 values as bf16 parameters and, unless null, their remainder; and back.

@@ -13,9 +13,9 @@ struct Square {
   __device__ double operator()(float x) const { return double{x} * x; }
 };
 
-// partial[block] = Σ map(x) of the block's share, in fp64. Moves 4·n bytes in.
-template <class Map, int width>
-__global__ void sum_kernel(double* partial, const float* x, std::int64_t n,
+// partial[block] = Σ map(x) of the block's share, in fp64. Moves n elements in.
+template <class Map, int width, class T>
+__global__ void sum_kernel(double* partial, const T* x, std::int64_t n,
                            Map map) {
   const std::int64_t whole = n / width * width;
   const std::int64_t thread = std::int64_t{blockIdx.x} * threads + threadIdx.x;
@@ -28,7 +28,9 @@ __global__ void sum_kernel(double* partial, const float* x, std::int64_t n,
 #pragma unroll
     for (int w = 0; w < width; ++w) sum[w] += map(values[w]);
   }
-  for (std::int64_t i = whole + thread; i < n; i += step) sum[0] += map(x[i]);
+  for (std::int64_t i = whole + thread; i < n; i += step) {
+    sum[0] += map(to_float(x[i]));
+  }
   double mine = 0;
 #pragma unroll
   for (int w = 0; w < width; ++w) mine += sum[w];
@@ -44,15 +46,15 @@ __global__ void add_partials_kernel(double* total, const double* partial,
   if (threadIdx.x == 0) *total += scale * sum;
 }
 
-template <class Map>
-void reduce(const Launch& launch, double* total, const float* x, std::int64_t n,
+template <class Map, class T>
+void reduce(const Launch& launch, double* total, const T* x, std::int64_t n,
             double scale, void* scratch) {
   auto* partial = static_cast<double*>(scratch);
   const auto blocks = static_cast<unsigned>(std::clamp<std::int64_t>(
       divide_up(n, threads * 16), 1,
       std::min(launch.multiprocessors * 4, most_blocks)));
-  if (rows_are_aligned<float>(0, x)) {
-    sum_kernel<Map, 4>
+  if (rows_are_aligned<T>(0, x)) {
+    sum_kernel<Map, full_width<T>>
         <<<blocks, threads, 0, launch.stream>>>(partial, x, n, Map{});
   } else {
     sum_kernel<Map, 1>
@@ -78,10 +80,15 @@ void add_sum(const Launch& launch, double* total, const float* x,
   reduce<Value>(launch, total, x, n, scale, scratch);
 }
 
-void add_sum_of_squares(const Launch& launch, double* total, const float* x,
+template <class T>
+void add_sum_of_squares(const Launch& launch, double* total, const T* x,
                         std::int64_t n, void* scratch) {
   reduce<Square>(launch, total, x, n, 1, scratch);
 }
+template void add_sum_of_squares(const Launch&, double*, const float*,
+                                 std::int64_t, void*);
+template void add_sum_of_squares(const Launch&, double*, const bf16*,
+                                 std::int64_t, void*);
 
 void clip_factor(const Launch& launch, float* factor,
                  const double* sum_of_squares, double clip) {

@@ -174,7 +174,8 @@ __global__ void __launch_bounds__(1024)
 
 // total[column] (+)= Σ partial[row, column]; a block of 32×32 threads takes 32
 // columns.
-__global__ void sum_columns_kernel(float* total, const float* partial, int rows,
+template <class G>
+__global__ void sum_columns_kernel(G* total, const float* partial, int rows,
                                    std::int64_t d, bool accumulate) {
   __shared__ float sums[32][33];
   const std::int64_t column = std::int64_t{blockIdx.x} * 32 + threadIdx.x;
@@ -191,7 +192,8 @@ __global__ void sum_columns_kernel(float* total, const float* partial, int rows,
   sum = 0;
 #pragma unroll
   for (int i = 0; i < 32; ++i) sum += sums[i][threadIdx.x];
-  total[column] = accumulate ? total[column] + sum : sum;
+  if (accumulate) sum += to_float(total[column]);
+  total[column] = from_float<G>(sum);
 }
 
 template <int value>
@@ -242,9 +244,9 @@ std::int64_t rmsnorm_backward_bytes(const Launch& launch, std::int64_t count,
          width * std::int64_t{sizeof(float)};
 }
 
-template <class T>
+template <class T, class G>
 void rmsnorm_backward(const Launch& launch, const RmsNormBackward<T>& norm,
-                      void* scratch) {
+                      G* dweight, bool accumulate, void* scratch) {
   auto* partial = static_cast<float*>(scratch);
   const std::int64_t d = norm.residual.width;
   const bool aligned = rows_are_aligned<T>(d, norm.dresidual, norm.dy,
@@ -267,7 +269,7 @@ void rmsnorm_backward(const Launch& launch, const RmsNormBackward<T>& norm,
     check_launch("RMSNorm backward");
     sum_columns_kernel<<<grid_blocks(divide_up(d, 32), "RMSNorm backward"),
                          dim3(32, 32), 0, launch.stream>>>(
-        norm.dweight, partial, static_cast<int>(blocks), d, norm.accumulate);
+        dweight, partial, static_cast<int>(blocks), d, accumulate);
     check_launch("RMSNorm backward");
   });
 }
@@ -275,8 +277,10 @@ void rmsnorm_backward(const Launch& launch, const RmsNormBackward<T>& norm,
 template void rmsnorm(const Launch&, const RmsNorm<float>&);
 template void rmsnorm(const Launch&, const RmsNorm<bf16>&);
 template void rmsnorm_backward(const Launch&, const RmsNormBackward<float>&,
-                               void*);
+                               float*, bool, void*);
 template void rmsnorm_backward(const Launch&, const RmsNormBackward<bf16>&,
-                               void*);
+                               float*, bool, void*);
+template void rmsnorm_backward(const Launch&, const RmsNormBackward<bf16>&,
+                               bf16*, bool, void*);
 
 }  // namespace lockstep::kernels

@@ -21,7 +21,8 @@ constexpr std::string_view shaping[] = {
     "data",         "context-length", "sampler",      "seed",
     "lr",           "min-lr",         "warmup-steps", "decay-steps",
     "weight-decay", "decay-norms",    "beta1",        "beta2",
-    "adam-eps",     "clip",           "precision",    "reduce-dtype"};
+    "adam-eps",     "clip",           "precision",    "grad-dtype",
+    "reduce-dtype"};
 
 std::string value_in(const CheckpointFacts::Texts& options,
                      std::string_view name) {

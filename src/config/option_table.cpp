@@ -19,8 +19,8 @@ constexpr Choice<DeviceChoice> devices[] = {{"auto", DeviceChoice::automatic},
 constexpr Choice<Precision> precisions[] = {{"fp32", Precision::fp32},
                                             {"tf32", Precision::tf32},
                                             {"bf16", Precision::bf16}};
-constexpr Choice<Dtype> reduce_dtypes[] = {{"fp32", Dtype::f32},
-                                           {"bf16", Dtype::bf16}};
+constexpr Choice<Dtype> gradient_dtypes[] = {{"fp32", Dtype::f32},
+                                             {"bf16", Dtype::bf16}};
 constexpr Choice<Timing> timings[] = {{"events", Timing::events},
                                       {"sync", Timing::sync}};
 constexpr Choice<GraphUse> graph_uses[] = {{"auto", GraphUse::automatic},
@@ -171,12 +171,15 @@ std::vector<OptionGroup> option_table(
          "what to compute on; auto takes a GPU where there is one"},
         {"precision", "NAME", choice(o.precision, precisions),
          "how numbers are stored and multiplied"},
+        {"grad-dtype", "NAME", choice(o.grad_dtype, gradient_dtypes),
+         "of the gradients that are kept and added up; bf16, with --precision "
+         "bf16, halves their memory and what is sent"},
         {"sync", "NAME", name(o.sync, syncs),
          "gradient-sync module; naive on several ranks", "none"},
         {"bucket-mb", "X", number(o.bucket_mb, positive),
          "MiB of gradients in a bucket of bucketed and sharded-optimizer"},
-        {"reduce-dtype", "NAME", choice(o.reduce_dtype, reduce_dtypes),
-         "of gradients on the wire"},
+        {"reduce-dtype", "NAME", choice(o.reduce_dtype, gradient_dtypes),
+         "of gradients on the wire", "grad-dtype"},
         {"fsdp-prefetch", "N", whole(o.fsdp_prefetch, 0, 64),
          "units that fsdp gathers ahead of their use"},
         {"local-steps", "N", count(o.local_steps),

@@ -25,6 +25,7 @@ void apply_all(std::vector<Setting> settings,
 void resolve(Options& o, const std::set<std::string>& given, int world_size) {
   if (!given.contains("min-lr")) o.min_lr = o.lr / 10;
   if (!given.contains("decay-steps")) o.decay_steps = o.last_step();
+  if (!given.contains("reduce-dtype")) o.reduce_dtype = o.grad_dtype;
   if (o.world_size == 0) o.world_size = world_size;
   if (!given.contains("sync")) o.sync = o.world_size == 1 ? "none" : "naive";
 }
@@ -111,6 +112,11 @@ void check_together(const Options& o, int world_size) {
         "--generate {} would sample from an untrained model: use "
         "--mode train, or give weights with --init",
         o.generate);
+  }
+  if (o.grad_dtype == Dtype::bf16 && o.precision != Precision::bf16) {
+    usage_error(
+        "--grad-dtype bf16 needs --precision bf16; with {}, gradients are fp32",
+        name_of(o.precision));
   }
   if (o.device != DeviceChoice::cpu) return;
   if (o.precision == Precision::tf32) {

@@ -58,8 +58,9 @@ struct Options {
   Precision precision = Precision::fp32;
   std::string sync;       // resolved: `none` on one rank, `naive` on several
   double bucket_mb = 25;  // MiB of gradients
-  Dtype reduce_dtype = Dtype::f32;
-  int fsdp_prefetch = 1;  // units
+  Dtype grad_dtype = Dtype::f32;    // bf16 with Precision::bf16 alone
+  Dtype reduce_dtype = Dtype::f32;  // resolved: the default is grad_dtype
+  int fsdp_prefetch = 1;            // units
   std::int64_t local_steps = 8;
   bool share_gpu = false;
   int threads = 0;  // resolved by World's share of the cores; 0 until then

@@ -39,7 +39,7 @@ constexpr std::string_view name_of(Dtype dtype) {
 //   fp32  everything in fp32, no TF32
 //   tf32  as fp32, matrix products on TF32 tensor cores
 //   bf16  parameters and activations in bf16, fp32 accumulation, fp32 master
-//         weights, gradients and moments
+//         weights and moments
 enum class Precision : std::uint8_t { fp32, tf32, bf16 };
 
 constexpr std::string_view name_of(Precision precision) {

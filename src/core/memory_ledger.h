@@ -12,7 +12,7 @@ namespace lockstep {
 // What device memory is for. The order is that of the run record.
 enum class Category : std::uint8_t {
   parameters,     // weights in the compute dtype, whole or gathered
-  gradients,      // fp32 gradients, whole or sharded
+  gradients,      // of weights, whole or sharded
   optimizer,      // moments, and what bf16 weights lack of fp32 ones
   activations,    // saved for backward, and the gradients of activations
   communication,  // staging and gather buffers of collectives

@@ -26,7 +26,7 @@ struct Parameter {
   std::int64_t elements() const { return shape.elements(); }
   bool is_norm() const { return shape.rank() == 1; }
   Tensor value() const;     // compute dtype, in the unit's parameters
-  Tensor gradient() const;  // f32, in the unit's gradients
+  Tensor gradient() const;  // in the unit's gradients
 };
 
 // A group of parameters that are used together (the embedding, one block, or
@@ -41,7 +41,7 @@ struct Unit {
   std::deque<Parameter> members;
 
   Tensor parameters;  // compute dtype [elements], or empty while not held
-  Tensor gradients;   // f32 [elements], or empty while not held
+  Tensor gradients;   // f32 or bf16 [elements], or empty while not held
   // Whether gradients hold sums to add to. If not, what is written first
   // replaces what is there, and nobody needs to zero it.
   Accumulate accumulate = Accumulate::no;

@@ -20,6 +20,10 @@ void check(const Tensor& tensor, Dtype dtype, Shape shape, const char* what) {
   if (tensor.data == nullptr) fail("{} has no memory", what);
 }
 
+Dtype gradient_dtype(const Tensor& gradient, Dtype activations) {
+  return gradient.dtype == Dtype::bf16 ? activations : Dtype::f32;
+}
+
 void check_count(const Tensor& tensor, Dtype dtype, std::int64_t elements,
                  const char* what) {
   check_dtype(tensor.dtype, dtype, what);

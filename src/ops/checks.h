@@ -15,6 +15,9 @@ void check(const Tensor& tensor, Dtype dtype, Shape shape, const char* what);
 // where `remainder_needed` is false.
 void check_weights(const Tensor& parameters, const Tensor& remainder,
                    std::int64_t count, bool remainder_needed, const char* what);
+// The dtype that a gradient of weights has to have beside activations of this
+// one: its own if it is bf16 and they are, or else f32.
+Dtype gradient_dtype(const Tensor& gradient, Dtype activations);
 // This many elements of a dtype, in any shape; none at all is fine.
 void check_count(const Tensor& tensor, Dtype dtype, std::int64_t elements,
                  const char* what);

@@ -50,7 +50,7 @@ constexpr int adamw_scalar_count = sizeof(AdamwScalars) / sizeof(float);
 struct AdamwRange {
   Tensor parameters;  // compute dtype, read and written
   Tensor remainder;   // i16, of bf16 parameters (SplitWeight): read and written
-  Tensor gradients;   // f32, read
+  Tensor gradients;   // g, read
   Tensor first_moment;  // f32, read and written
   Tensor second_moment;
   float weight_decay = 0;
@@ -62,8 +62,11 @@ struct AdamwRange {
 //  - They are issued on the device's compute lane and read no result back, so
 //    none makes the host wait.
 //  - Activations and weights ("a") are in the compute dtype of the precision
-//    (f32 or bf16); gradients of weights, statistics and losses are f32, norms
-//    and sums f64; arithmetic is fp32 or wider inside.
+//    (f32 or bf16); statistics and losses are f32, norms and sums f64;
+//    arithmetic is fp32 or wider inside.
+//  - Gradients of weights ("g") are in the dtype of the tensor given: f32 or,
+//    where "a" is bf16, bf16. Sums over tokens are fp32 all the same, with what
+//    was there where they are added to it, and rounded to g once, at the end.
 //  - N = B·T rows of tokens, d = d_model, F = d_ff, V = vocabulary size,
 //    H heads of D = d/H.
 //  - "=" overwrites, "+=" adds to what is there, "(+)=" does as Accumulate
@@ -81,7 +84,7 @@ class Ops {
   virtual void embedding(const Tensor& out, const Tensor& weight,
                          const Tensor& ids) = 0;
   // dweight (+)= the sum of dout[n] in row ids[n], zero elsewhere;
-  // dweight f32[V, d], dout a[N, d].
+  // dweight g[V, d], dout a[N, d].
   virtual void embedding_backward(const Tensor& dweight, const Tensor& dout,
                                   const Tensor& ids, Accumulate accumulate) = 0;
 
@@ -93,7 +96,7 @@ class Ops {
   virtual void rmsnorm(const Tensor& y, const Tensor& residual,
                        const Tensor& inverse_rms, const Tensor& x,
                        const Tensor& add, const Tensor& weight) = 0;
-  // dresidual += the norm's input gradient; dweight f32[d] (+)= its own.
+  // dresidual += the norm's input gradient; dweight g[d] (+)= its own.
   // dresidual a[N, d] holds the gradient that bypasses the norm, dy a[N, d].
   virtual void rmsnorm_backward(const Tensor& dresidual, const Tensor& dweight,
                                 const Tensor& dy, const Tensor& residual,
@@ -109,7 +112,7 @@ class Ops {
   // dx = dy·weight; dx a[N, in].
   virtual void linear_backward_input(const Tensor& dx, const Tensor& dy,
                                      const Tensor& weight) = 0;
-  // dweight (+)= dyᵀ·x; dweight f32[out, in].
+  // dweight (+)= dyᵀ·x; dweight g[out, in].
   virtual void linear_backward_weight(const Tensor& dweight, const Tensor& dy,
                                       const Tensor& x,
                                       Accumulate accumulate) = 0;
@@ -172,19 +175,19 @@ class Ops {
   // --- reductions and the optimizer ---------------------------------------
   // total f64[1] += scale · Σ x; x f32[n].
   virtual void add_sum(const Tensor& total, const Tensor& x, double scale) = 0;
-  // total f64[1] += Σ x², accumulated in fp64; x f32[n].
+  // total f64[1] += Σ x², accumulated in fp64; x f32 or bf16 [n].
   virtual void add_sum_of_squares(const Tensor& total, const Tensor& x) = 0;
   // factor f32[1] = min(1, clip / (√sum_of_squares + 1e-6)); 1 where clip = 0.
   virtual void clip_factor(const Tensor& factor, const Tensor& sum_of_squares,
                            double clip) = 0;
-  // AdamW with decoupled decay (Loshchilov & Hutter 2019, algorithm 2), with
-  // g = factor · gradients:
-  //   p ← p(1 − lr·wd); m, v ← moments of g; p ← p − lr·m̂/(√v̂ + eps)
+  // AdamW with decoupled decay (Loshchilov & Hutter 2019, algorithm 2):
+  //   p ← p(1 − lr·wd); m, v ← moments of factor · gradients;
+  //   p ← p − lr·m̂/(√v̂ + eps)
   // scalars f32[8] in device memory (AdamwScalars), factor f32[1].
   virtual void adamw(const AdamwRange& range, const Tensor& scalars,
                      const Tensor& factor) = 0;
 
-  // sum f32[n] += x, f32 or bf16 [n].
+  // sum += x, each f32 or bf16 [n].
   virtual void add(const Tensor& sum, const Tensor& x) = 0;
 
   // --- weighted sum, an operation bound by memory for benchmarks ------------

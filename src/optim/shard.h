@@ -21,9 +21,9 @@ constexpr std::array<std::string_view, 3> state_part_names = {
 class Shard {
  public:
   // Elements [begin, begin + count) of the unit. parameters: compute dtype
-  // [count]; gradients: f32 [count], or empty where nothing is trained; both
-  // are the caller's memory. Allocates the moments, and what bf16 parameters
-  // lack of fp32 ones; without gradients, neither.
+  // [count]; gradients: f32 or bf16 [count], or empty where nothing is trained;
+  // both are the caller's memory. Allocates the moments, and what bf16
+  // parameters lack of fp32 ones; without gradients, neither.
   Shard(Device& device, Unit& unit, std::int64_t begin, Tensor parameters,
         Tensor gradients);
 

@@ -71,7 +71,7 @@ constexpr std::array<const char*, phase_count> phase_descriptions = {
 
 constexpr std::array<const char*, category_count> category_descriptions = {
     "weights in the compute dtype",
-    "fp32 gradients",
+    "gradients of weights, whole or sharded",
     "moments, and what bf16 weights lack of fp32 ones",
     "activations and their gradients",
     "staging buffers of collectives",

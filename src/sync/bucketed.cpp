@@ -27,8 +27,8 @@ Bucketed::Bucketed(const SyncContext& context, OptimizerState state)
     const double limit =
         buckets_.empty() ? std::min(full, first_bucket_bytes) : full;
     const bool last = parameter == parameters.front();
-    if (double(end - begin) * bytes_of(Dtype::f32) < limit && !last) continue;
     bucket.gradients = gradients_.all().range(begin, end - begin);
+    if (double(bucket.gradients.bytes()) < limit && !last) continue;
     buckets_.push_back(bucket);
     bucket = {};
     end = begin;

@@ -7,8 +7,8 @@ Fsdp::Fsdp(const SyncContext& context)
       weights_(context_, context_.parameter_dtype, Category::parameters,
                "weight shards") {
   if (context_.trains) {
-    gradients_ = ShardBuffer(context_, Dtype::f32, Category::gradients,
-                             "gradient shards");
+    gradients_ = ShardBuffer(context_, context_.options.gradient_dtype,
+                             Category::gradients, "gradient shards");
   }
   for (Unit& unit : context_.store.units()) {
     shards_.emplace_back(context_.device, unit,

@@ -7,17 +7,17 @@ namespace lockstep {
 GradientRing::GradientRing(const SyncContext& context, std::span<Shard> shards)
     : context_(context), shards_(shards) {
   const auto slots = static_cast<std::int64_t>(slots_.size());
+  const Dtype dtype = context_.options.gradient_dtype;
   const Dtype wire = context_.options.reduce_dtype;
   const std::int64_t whole = largest_unit(context_.store);
   const std::int64_t part = whole / context_.comm.size();
-  const bool copies = wire != Dtype::f32;
+  const bool copies = context_.options.converts_gradients();
   const std::int64_t sent = (copies ? whole : 0) + part;  // a slot
   gradients_memory_ = context_.device.allocate(
-      Dtype::f32, {slots * whole}, Category::gradients, "gradients in work");
+      dtype, {slots * whole}, Category::gradients, "gradients in work");
   wire_memory_ = context_.device.allocate(
       wire, {slots * sent}, Category::communication, "gradients on their way");
-  const Tensor gradients =
-      gradients_memory_.tensor(Dtype::f32, {slots * whole});
+  const Tensor gradients = gradients_memory_.tensor(dtype, {slots * whole});
   const Tensor buffers = wire_memory_.tensor(wire, {slots * sent});
   for (std::int64_t i = 0; i < slots; ++i) {
     Slot& slot = slots_[i];
@@ -41,7 +41,9 @@ void GradientRing::release(Unit& unit) {
   Slot& slot = slots_[next_];
   next_ = (next_ + 1) % slots_.size();
   const Tensor sent = slot.wire.range(0, unit.elements);
-  if (sent.dtype != Dtype::f32) context_.ops.cast(sent, unit.gradients);
+  if (context_.options.converts_gradients()) {
+    context_.ops.cast(sent, unit.gradients);
+  }
   slot.shard = &shards_[unit.index];
   context_.comm.wait(context_.device.record());
   context_.comm.reduce_scatter(slot.received.range(0, slot.shard->count), sent,

@@ -22,8 +22,8 @@ class GradientRing {
 
  private:
   struct Slot {
-    Tensor gradients;        // f32
-    Tensor wire;             // what is sent: the gradients, or a bf16 copy
+    Tensor gradients;
+    Tensor wire;             // what is sent: the gradients, or a copy
     Tensor received;         // this rank's part, in the wire's dtype
     Shard* shard = nullptr;  // that the received part belongs to
     Event done;

@@ -16,10 +16,14 @@ namespace lockstep {
 
 // What can be chosen about strategies.
 struct SyncOptions {
-  double bucket_mb = 25;            // bucketed: MiB of gradients a bucket
-  Dtype reduce_dtype = Dtype::f32;  // of gradients on the wire: f32 or bf16
-  int fsdp_prefetch = 1;            // units gathered ahead of use
-  std::int64_t local_steps = 8;     // local-sgd: steps between averages
+  double bucket_mb = 25;              // bucketed: MiB of gradients a bucket
+  Dtype gradient_dtype = Dtype::f32;  // of gradients held: f32 or bf16
+  Dtype reduce_dtype = Dtype::f32;    // of gradients on the wire: f32 or bf16
+  int fsdp_prefetch = 1;              // units gathered ahead of use
+  std::int64_t local_steps = 8;       // local-sgd: steps between averages
+
+  // Whether what is sent is a copy, in another dtype.
+  bool converts_gradients() const { return reduce_dtype != gradient_dtype; }
 };
 
 // What a strategy works with. All outlive it.

@@ -7,13 +7,16 @@ Replica::Replica(const SyncContext& context, OptimizerState state)
       parameters_(context_.device, context_.store, context_.parameter_dtype,
                   &Unit::parameters, Category::parameters, "parameters") {
   if (context_.trains) {
-    gradients_ = FlatBuffer(context_.device, context_.store, Dtype::f32,
-                            &Unit::gradients, Category::gradients, "gradients");
-    if (context_.options.reduce_dtype == Dtype::bf16) {
+    const SyncOptions& options = context_.options;
+    gradients_ =
+        FlatBuffer(context_.device, context_.store, options.gradient_dtype,
+                   &Unit::gradients, Category::gradients, "gradients");
+    if (options.converts_gradients()) {
       const Shape shape = gradients_.all().shape;
-      wire_memory_ = context_.device.allocate(
-          Dtype::bf16, shape, Category::communication, "gradients to send");
-      wire_ = wire_memory_.tensor(Dtype::bf16, shape);
+      wire_memory_ = context_.device.allocate(options.reduce_dtype, shape,
+                                              Category::communication,
+                                              "gradients to send");
+      wire_ = wire_memory_.tensor(options.reduce_dtype, shape);
     }
   }
   if (state == OptimizerState::elsewhere) return;

@@ -28,14 +28,14 @@ class Replica : public GradientSync {
   void take(Unit& unit, const Tensor& values) override;
 
   // Averaging all-reduce of a part of the gradients, which the compute lane
-  // has issued; goes on while compute does. In bf16 on the wire, a copy
-  // travels.
+  // has issued; goes on while compute does. Where the wire's dtype is another,
+  // a copy travels.
   void start_all_reduce(const Tensor& gradients);
   // The compute lane has every gradient that was started.
   void finish_all_reduces();
 
   // Where a part of the gradients is when it travels: itself, or its place in
-  // the bf16 copy.
+  // the copy in the wire's dtype.
   Tensor on_the_wire(const Tensor& gradients) const;
 
   FlatBuffer parameters_;
@@ -44,7 +44,7 @@ class Replica : public GradientSync {
 
  private:
   Buffer wire_memory_;
-  Tensor wire_;                  // bf16, laid out as gradients_, or empty
+  Tensor wire_;                  // the copy, laid out as gradients_, or empty
   std::vector<Tensor> started_;  // since the last finish
 };
 

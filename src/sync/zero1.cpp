@@ -17,7 +17,9 @@ Zero1::Zero1(const SyncContext& context)
 void Zero1::release(Unit& unit, Pass pass) {
   if (pass != Pass::backward || !last_micro_step_) return;
   const Tensor sent = on_the_wire(unit.gradients);
-  if (sent.dtype != Dtype::f32) context_.ops.cast(sent, unit.gradients);
+  if (context_.options.converts_gradients()) {
+    context_.ops.cast(sent, unit.gradients);
+  }
   order_after_compute();
   context_.comm.reduce_scatter(on_the_wire(shards_[unit.index].gradients), sent,
                                Reduction::average);
@@ -25,11 +27,9 @@ void Zero1::release(Unit& unit, Pass pass) {
 
 void Zero1::finish() {
   context_.comm.join(context_.device, context_.comm.record());
+  if (!context_.options.converts_gradients()) return;
   for (const Shard& shard : shards_) {
-    const Tensor received = on_the_wire(shard.gradients);
-    if (received.dtype != Dtype::f32) {
-      context_.ops.cast(shard.gradients, received);
-    }
+    context_.ops.cast(shard.gradients, on_the_wire(shard.gradients));
   }
 }
 

@@ -7,8 +7,8 @@ Zero2::Zero2(const SyncContext& context)
       parameters_(context_.device, context_.store, context_.parameter_dtype,
                   &Unit::parameters, Category::parameters, "parameters") {
   if (context_.trains) {
-    gradients_ = ShardBuffer(context_, Dtype::f32, Category::gradients,
-                             "gradient shards");
+    gradients_ = ShardBuffer(context_, context_.options.gradient_dtype,
+                             Category::gradients, "gradient shards");
   }
   for (Unit& unit : context_.store.units()) {
     const auto [begin, count] = shard_bounds(unit, context_.comm);

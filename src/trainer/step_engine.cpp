@@ -8,8 +8,8 @@ namespace lockstep {
 namespace {
 
 SyncOptions sync_options(const Options& options) {
-  return {options.bucket_mb, options.reduce_dtype, options.fsdp_prefetch,
-          options.local_steps};
+  return {options.bucket_mb, options.grad_dtype, options.reduce_dtype,
+          options.fsdp_prefetch, options.local_steps};
 }
 
 }  // namespace

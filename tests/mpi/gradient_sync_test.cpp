@@ -38,6 +38,14 @@ Options tiny(std::string strategy) {
   return options;
 }
 
+// With weights and gradients in bf16, and gradients sent as `wire`.
+Options with_bf16_gradients(Options options, Dtype wire = Dtype::bf16) {
+  options.precision = Precision::bf16;
+  options.grad_dtype = Dtype::bf16;
+  options.reduce_dtype = wire;
+  return options;
+}
+
 // A rank of a run under some strategy, on one CPU thread.
 class Rank {
  public:
@@ -183,14 +191,19 @@ TEST_P(Strategy, StartsFromRankZerosWeights) {
   EXPECT_EQ(mine.weights(), first.weights());
 }
 
-TEST_P(Strategy, KeepsFp32GradientsOfWhatItOwns) {
+TEST_P(Strategy, KeepsGradientsOfWhatItOwnsInTheDtypeAskedFor) {
   Options options = tiny(GetParam());
   options.precision = Precision::bf16;
+  Rank with_fp32(options, *comm_);
+  for (const Shard& shard : with_fp32.engine().sync().owned()) {
+    EXPECT_EQ(shard.gradients.dtype, Dtype::f32);
+  }
+  options = with_bf16_gradients(options);
   Rank mine(options, *comm_);
   mine.step(1);
   std::int64_t elements = 0;
   for (const Shard& shard : mine.engine().sync().owned()) {
-    EXPECT_EQ(shard.gradients.dtype, Dtype::f32);
+    EXPECT_EQ(shard.gradients.dtype, Dtype::bf16);
     EXPECT_EQ(shard.remainder.dtype, Dtype::i16);
     EXPECT_EQ(shard.gradients.elements(), shard.count);
     elements += shard.count;
@@ -221,6 +234,56 @@ TEST_P(Strategy, Bf16TracksOneRankInBf16) {
   }
 }
 
+// Gradients of parts of a batch are rounded before they are averaged, those of
+// the whole batch after; both once, as what is on the wire.
+TEST_P(Strategy, WithBf16GradientsTracksOneRank) {
+  for (const Dtype wire : {Dtype::bf16, Dtype::f32}) {
+    for (const std::int64_t accumulation : {1, 3}) {
+      Options options = with_bf16_gradients(tiny(GetParam()), wire);
+      options.grad_accumulation = accumulation;
+      Rank mine(options, *comm_);
+      options.batch_size *= world().size() * accumulation;
+      options.grad_accumulation = 1;
+      options.sync = "none";
+      DryCommunicator alone(0, 1);
+      Rank whole(options, alone);
+      for (int step = 1; step <= 5; ++step) {
+        const auto got = mine.step(step);
+        const auto expected = whole.step(step);
+        EXPECT_NEAR(mean_over_ranks(got.loss) / expected.loss, 1, 1e-2);
+        EXPECT_NEAR(got.gradient_norm / expected.gradient_norm, 1, 1e-2);
+        const auto weights = mine.weights();
+        EXPECT_LT(relative_error(weights, whole.weights()), 1e-2);
+        EXPECT_TRUE(same_on_all_ranks(weights)) << "step " << step;
+      }
+    }
+  }
+}
+
+TEST_P(Strategy, SendsAndKeepsHalfTheBytesOfGradientsInBf16) {
+  Options options = tiny(GetParam());
+  options.precision = Precision::bf16;
+  const RankPlan full = plan_rank(options, world().rank());
+  const RankPlan half = plan_rank(with_bf16_gradients(options), world().rank());
+  const auto held = [](const RankPlan& plan, Category category) {
+    return plan.memory.bytes[static_cast<int>(category)];
+  };
+  EXPECT_EQ(2 * held(half, Category::gradients),
+            held(full, Category::gradients));
+  EXPECT_EQ(2 * held(half, Category::communication),
+            held(full, Category::communication));
+  // Sent elements are as many; parameters are in bf16 in both, and the norm of
+  // sharded gradients is all-reduced in fp64.
+  const auto bytes = [](const RankPlan& plan) {
+    const CommFigures& comm = plan.comm;
+    return comm.traffic[static_cast<int>(Collective::all_reduce)].bytes +
+           comm.traffic[static_cast<int>(Collective::reduce_scatter)].bytes;
+  };
+  Rank mine(options, *comm_);
+  const std::int64_t norm = mine.engine().sync().sharded() ? 16 : 0;
+  EXPECT_EQ(2 * (bytes(half) - norm), bytes(full) - norm);
+}
+
 TEST_P(Strategy, SendsGradientsInBf16WhereAsked) {
   Options options = tiny(GetParam());
   Rank full(options, *comm_);
@@ -237,10 +300,12 @@ TEST_P(Strategy, SendsGradientsInBf16WhereAsked) {
 }
 
 TEST_P(Strategy, HoldsAndSendsWhatTheDryRunSays) {
-  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+  Options in_bf16 = tiny(GetParam());
+  in_bf16.precision = Precision::bf16;
+  for (Options options :
+       {tiny(GetParam()), in_bf16, with_bf16_gradients(in_bf16),
+        with_bf16_gradients(in_bf16, Dtype::f32)}) {
     for (const std::int64_t accumulation : {1, 3}) {
-      Options options = tiny(GetParam());
-      options.precision = precision;
       options.grad_accumulation = accumulation;
       const RankPlan plan = plan_rank(options, world().rank());
       Rank mine(options, *comm_);
@@ -258,12 +323,15 @@ TEST_P(Strategy, HoldsAndSendsWhatTheDryRunSays) {
 }
 
 TEST_P(Strategy, AllocatesNothingAfterTheFirstStep) {
-  Rank mine(tiny(GetParam()), *comm_);
-  mine.step(1);
-  const MemoryFigures first = mine.memory();
-  for (int step = 2; step <= 4; ++step) mine.step(step);
-  EXPECT_EQ(mine.memory().total, first.total);
-  EXPECT_EQ(mine.memory().peak, first.peak);
+  for (const Options& options :
+       {tiny(GetParam()), with_bf16_gradients(tiny(GetParam()))}) {
+    Rank mine(options, *comm_);
+    mine.step(1);
+    const MemoryFigures first = mine.memory();
+    for (int step = 2; step <= 4; ++step) mine.step(step);
+    EXPECT_EQ(mine.memory().total, first.total);
+    EXPECT_EQ(mine.memory().peak, first.peak);
+  }
 }
 
 // Communication that comes late, at any moment, changes nothing: every wait
@@ -442,18 +510,20 @@ TEST_F(GradientSyncTest, LocalSgdAveragesEveryFewSteps) {
 }
 
 TEST_F(GradientSyncTest, LocalSgdOfOneStepIsTheAverageOfTheRanks) {
-  Options options = tiny("local-sgd");
-  options.local_steps = 1;
-  Rank averaged(options, *comm_);
-  averaged.step(1);
-  options.local_steps = 2;
-  Rank alone(options, *comm_);
-  alone.step(1);
-  std::vector<float> expected = alone.weights();
-  for (float& value : expected) {
-    value = static_cast<float>(mean_over_ranks(value));
+  for (Options options :
+       {tiny("local-sgd"), with_bf16_gradients(tiny("local-sgd"))}) {
+    options.local_steps = 1;
+    Rank averaged(options, *comm_);
+    averaged.step(1);
+    options.local_steps = 2;
+    Rank alone(options, *comm_);
+    alone.step(1);
+    std::vector<float> expected = alone.weights();
+    for (float& value : expected) {
+      value = static_cast<float>(mean_over_ranks(value));
+    }
+    EXPECT_LT(relative_error(averaged.weights(), expected), 1e-6);
   }
-  EXPECT_LT(relative_error(averaged.weights(), expected), 1e-6);
 }
 
 TEST_F(GradientSyncTest, NoneIsRefusedOnSeveralRanks) {

@@ -110,6 +110,15 @@ class BackendTest : public testing::TestWithParam<BackendCase> {
         return 3e-2;
     }
   }
+  // The dtypes that gradients of weights may have, and how far they may be from
+  // exact ones: a bf16 gradient is rounded once.
+  std::vector<Dtype> gradient_dtypes() const {
+    if (dtype() == Dtype::bf16) return {Dtype::f32, Dtype::bf16};
+    return {Dtype::f32};
+  }
+  double gradient_tolerance(Dtype gradient) const {
+    return gradient == Dtype::bf16 ? 0x1.02p-8 : tolerance();
+  }
   // The same for losses and other statistics kept in fp32.
   double loss_tolerance() const { return dtype() == Dtype::bf16 ? 1e-2 : 1e-5; }
 

@@ -14,7 +14,8 @@ class RmsNorm : public BackendTest {
   };
   // Forward of x + add, then backward of dy into `before`.
   Result run(const Floats& x, const Floats& add, const Floats& weight,
-             const Floats& dy, const Floats& before) {
+             const Floats& dy, const Floats& before,
+             Dtype gradient = Dtype::f32) {
     const std::int64_t width = std::ssize(weight);
     const std::int64_t rows = std::ssize(x) / width;
     const Shape shape{rows, width};
@@ -22,7 +23,7 @@ class RmsNorm : public BackendTest {
     const Tensor inverse_rms = zeros(Dtype::f32, {rows});
     const Tensor w = activations(weight, {width});
     const Tensor dresidual = activations(before, shape);
-    const Tensor dweight = zeros(Dtype::f32, {width});
+    const Tensor dweight = zeros(gradient, {width});
     ops().rmsnorm(y, residual, inverse_rms, activations(x, shape),
                   add.empty() ? Tensor() : activations(add, shape), w);
     ops().rmsnorm_backward(dresidual, dweight, activations(dy, shape), residual,
@@ -49,11 +50,13 @@ TEST_P(RmsNorm, WritesItsWeightsGradientOverWhatIsThere) {
   const Tensor w = activations(random_activations(24, 2), {24});
   const Tensor inverse = fp32(Floats(33, 0.5f), {33});
   const Tensor dx = zeros(dtype(), shape);
-  const Tensor added = zeros(Dtype::f32, {24});
-  const Tensor written = fp32(Floats(24, NAN), {24});
-  ops().rmsnorm_backward(dx, added, x, x, inverse, w, Accumulate::yes);
-  ops().rmsnorm_backward(dx, written, x, x, inverse, w, Accumulate::no);
-  EXPECT_EQ(get(written), get(added));
+  for (const Dtype type : gradient_dtypes()) {
+    const Tensor added = zeros(type, {24});
+    const Tensor written = put(type, Floats(24, NAN), {24});
+    ops().rmsnorm_backward(dx, added, x, x, inverse, w, Accumulate::yes);
+    ops().rmsnorm_backward(dx, written, x, x, inverse, w, Accumulate::no);
+    EXPECT_EQ(get(written), get(added)) << name_of(type);
+  }
 }
 
 TEST_P(RmsNorm, AddsTheBranchBeforeItNorms) {
@@ -98,9 +101,35 @@ TEST_P(RmsNorm, AddsCentralDifferencesToTheBypassingGradient) {
     const Doubles dw = exact::gradient(
         [&](const Doubles& at) { return exact::rmsnorm(xd, at); }, wd, dyd);
 
-    const Result got = run(x, {}, w, dy, before);
-    EXPECT_LE(relative_error(got.dresidual, dx), tolerance()) << width;
-    EXPECT_LE(relative_error(got.dweight, dw), tolerance()) << width;
+    for (const Dtype type : gradient_dtypes()) {
+      const Result got = run(x, {}, w, dy, before, type);
+      EXPECT_LE(relative_error(got.dresidual, dx), tolerance()) << width;
+      EXPECT_LE(relative_error(got.dweight, dw), gradient_tolerance(type))
+          << width << " " << name_of(type);
+    }
+  }
+}
+
+TEST_P(RmsNorm, RoundsTheGradientOfItsWeightOnceWithWhatWasThere) {
+  for (const auto& [rows, width] :
+       {std::pair{1, 1}, {77, 7}, {1023, 130}, {300, 264}}) {
+    const Floats x = random_activations(rows * width, 1);
+    const Floats dy = random_activations(rows * width, 2);
+    const Shape shape{rows, width};
+    for (const Dtype type : gradient_dtypes()) {
+      const Tensor dweight = put(type, random_floats(width, 3, 10), {width});
+      const Floats before = get(dweight);
+      Doubles wanted(before.begin(), before.end());
+      for (std::int64_t i = 0; i < std::ssize(x); ++i) {
+        wanted[i % width] += 0.5 * double(dy[i]) * double(x[i]);
+      }
+      ops().rmsnorm_backward(
+          zeros(dtype(), shape), dweight, activations(dy, shape),
+          activations(x, shape), fp32(Floats(rows, 0.5f), {rows}),
+          activations(Floats(width, 1), {width}), Accumulate::yes);
+      EXPECT_LE(relative_error(get(dweight), wanted), gradient_tolerance(type))
+          << width << " " << name_of(type);
+    }
   }
 }
 
@@ -129,6 +158,10 @@ TEST_P(RmsNorm, RefusesWrongShapes) {
   EXPECT_THROW(ops().rmsnorm(x, x, inverse.range(0, 3), x, {}, w), Error);
   EXPECT_THROW(ops().rmsnorm(x, x, inverse, x, x.rows(0, 2), w), Error);
   EXPECT_THROW(ops().rmsnorm_backward(x, zeros(Dtype::i32, {8}), x, x, inverse,
+                                      w, Accumulate::yes),
+               Error);
+  if (dtype() == Dtype::bf16) return;
+  EXPECT_THROW(ops().rmsnorm_backward(x, zeros(Dtype::bf16, {8}), x, x, inverse,
                                       w, Accumulate::yes),
                Error);
 }
@@ -355,18 +388,22 @@ TEST_P(Embedding, AddsUpTheGradientsOfRepeatedIds) {
     const std::int64_t count = 1000, vocabulary = 127;
     const auto picked = random_ids(count, 20, 1);  // ids from 20 on are unused
     const Floats dout = random_activations(count * width, 2);
-    const Floats before = random_floats(vocabulary * width, 3);
-    const Tensor dweight = fp32(before, {vocabulary, width});
-    ops().embedding_backward(dweight, activations(dout, {count, width}),
-                             ids(picked), Accumulate::yes);
-    Doubles wanted(before.begin(), before.end());
-    for (std::int64_t i = 0; i < count * width; ++i) {
-      wanted[picked[i / width] * width + i % width] += dout[i];
+    for (const Dtype type : gradient_dtypes()) {
+      const Tensor dweight =
+          put(type, random_floats(vocabulary * width, 3), {vocabulary, width});
+      const Floats before = get(dweight);
+      ops().embedding_backward(dweight, activations(dout, {count, width}),
+                               ids(picked), Accumulate::yes);
+      Doubles wanted(before.begin(), before.end());
+      for (std::int64_t i = 0; i < count * width; ++i) {
+        wanted[picked[i / width] * width + i % width] += dout[i];
+      }
+      const Floats got = get(dweight);
+      EXPECT_LE(relative_error(got, wanted),
+                type == Dtype::f32 ? 1e-6 : gradient_tolerance(type));
+      EXPECT_TRUE(std::equal(got.begin() + 20 * width, got.end(),
+                             before.begin() + 20 * width));
     }
-    const Floats got = get(dweight);
-    EXPECT_LE(relative_error(got, wanted), 1e-6);
-    EXPECT_TRUE(std::equal(got.begin() + 20 * width, got.end(),
-                           before.begin() + 20 * width));
   }
 }
 
@@ -375,11 +412,14 @@ TEST_P(Embedding, WritesItsGradientOverWhatIsThere) {
   const Tensor picked = ids(random_ids(count, 8, 1));
   const Tensor dout =
       activations(random_activations(count * width, 2), {count, width});
-  const Tensor added = zeros(Dtype::f32, {vocabulary, width});
-  const Tensor written = fp32(Floats(vocabulary * width, NAN), added.shape);
-  ops().embedding_backward(added, dout, picked, Accumulate::yes);
-  ops().embedding_backward(written, dout, picked, Accumulate::no);
-  EXPECT_EQ(get(written), get(added));
+  for (const Dtype type : gradient_dtypes()) {
+    const Tensor added = zeros(type, {vocabulary, width});
+    const Tensor written =
+        put(type, Floats(vocabulary * width, NAN), added.shape);
+    ops().embedding_backward(added, dout, picked, Accumulate::yes);
+    ops().embedding_backward(written, dout, picked, Accumulate::no);
+    EXPECT_EQ(get(written), get(added)) << name_of(type);
+  }
 }
 
 TEST_P(Embedding, GivesTheSameBitsEveryTime) {
@@ -403,9 +443,13 @@ TEST_P(Embedding, RefusesWrongShapes) {
   EXPECT_THROW(
       ops().embedding(zeros(dtype(), {5, 7}), weight, ids({1, 2, 3, 4, 5})),
       Error);
-  EXPECT_THROW(ops().embedding_backward(zeros(Dtype::i32, {11, 8}), out,
-                                        ids({1, 2, 3, 4, 5}), Accumulate::yes),
-               Error);
+  for (const Dtype type : {Dtype::i32, Dtype::bf16}) {
+    if (type == dtype()) continue;
+    EXPECT_THROW(
+        ops().embedding_backward(zeros(type, {11, 8}), out,
+                                 ids({1, 2, 3, 4, 5}), Accumulate::yes),
+        Error);
+  }
   if (!on_cpu()) return;  // a GPU would have to read the ids back
   EXPECT_THROW(ops().embedding(out, weight, ids({1, 2, 3, 4, 11})), Error);
   EXPECT_THROW(ops().embedding(out, weight, ids({1, 2, 3, 4, -1})), Error);

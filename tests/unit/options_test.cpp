@@ -121,6 +121,18 @@ TEST(Options, SyncIsNoneOnOneRankAndNaiveOnSeveralUnlessGiven) {
   EXPECT_EQ(parse({"--sync=naive"}, 1).sync, "naive");
 }
 
+TEST(Options, GradientsTravelInTheDtypeTheyAreKeptInUnlessTold) {
+  EXPECT_EQ(parse({}).reduce_dtype, Dtype::f32);
+  EXPECT_EQ(parse({"--precision=bf16"}).grad_dtype, Dtype::f32);
+  EXPECT_EQ(parse({"--precision=bf16"}).reduce_dtype, Dtype::f32);
+  const Words half = {"--precision=bf16", "--grad-dtype=bf16"};
+  EXPECT_EQ(parse(half).grad_dtype, Dtype::bf16);
+  EXPECT_EQ(parse(half).reduce_dtype, Dtype::bf16);
+  EXPECT_EQ(parse({half[0], half[1], "--reduce-dtype=fp32"}).reduce_dtype,
+            Dtype::f32);
+  EXPECT_EQ(parse({"--reduce-dtype=bf16"}).grad_dtype, Dtype::f32);
+}
+
 TEST(Options, TakesValuesAfterASpaceOrAnEqualsSign) {
   EXPECT_EQ(parse({"--batch-size", "3"}).batch_size, 3);
   EXPECT_EQ(parse({"--batch-size=3"}).batch_size, 3);
@@ -219,6 +231,7 @@ TEST_F(OptionsFile, OfTheInputsFolderIsValid) {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator(
            std::filesystem::path(LOCKSTEP_SOURCE_DIR) / "inputs")) {
+    if (entry.is_directory()) continue;
     const Words words = {entry.path().string(), "--data=a.txt",
                          "--validation-every=5", "--validation-data=b.txt"};
     EXPECT_NO_THROW(parse_exactly(words, 8)) << entry.path();
@@ -331,6 +344,9 @@ TEST(Options, ContradictionsAreErrorsThatNameBothSides) {
   expect_error({"--sampler=sequential"}, {"--sampler sequential", "random"});
   expect_error({"--generate=5", "--mode=forward"},
                {"--generate 5", "--mode train", "--init"});
+  expect_error({"--grad-dtype=bf16"},
+               {"--grad-dtype bf16", "needs --precision bf16", "with fp32"});
+  expect_error({"--grad-dtype=bf16", "--precision=tf32"}, {"with tf32"});
   expect_error({"--device=cpu", "--precision=tf32"}, {"tf32", "cpu"});
   expect_error({"--device=cpu", "--share-gpu"}, {"--share-gpu", "cpu"});
   expect_error({"--batch-size=1048576", "--context-length=1048576"},
@@ -411,7 +427,8 @@ const Words everything = {"--model-size=xl",
                           "--adam-eps=1e-12",
                           "--clip=0.7",
                           "--device=cuda",
-                          "--precision=tf32",
+                          "--precision=bf16",
+                          "--grad-dtype=bf16",
                           "--sync=naive",
                           "--bucket-mb=1.5",
                           "--reduce-dtype=bf16",
@@ -494,8 +511,8 @@ TEST(Options, HelpShowsDefaultsNamesAndExamples) {
   const std::string help = help_text(syncs);
   for (const std::string part :
        {"Model:", "Data:", "Run:", "Optimizer:", "System:", "Output:",
-        "(=small)", "(=the last step)", "(=lr/10)", "none or naive",
-        "mpirun -np 8 train"}) {
+        "(=small)", "(=the last step)", "(=lr/10)", "(=grad-dtype)",
+        "none or naive", "mpirun -np 8 train"}) {
     EXPECT_NE(help.find(part), std::string::npos) << part;
   }
 }

@@ -66,10 +66,12 @@ Outcome run(const Options& options, Backend backend) {
 
 TEST(StepEngineGraphs, OnCudaGiveTheSameStepsBitByBit) {
   if (cuda_devices().empty()) GTEST_SKIP() << "there is no GPU here";
-  for (const std::int64_t accumulation : {1, 3}) {
+  for (const auto& [accumulation, gradients] :
+       {std::pair{1, Dtype::f32}, {3, Dtype::f32}, {3, Dtype::bf16}}) {
     const auto with = [&](GraphUse graph) {
-      return run(tiny(graph, accumulation),
-                 make_cuda_backend(0, Precision::bf16));
+      Options options = tiny(graph, accumulation);
+      options.grad_dtype = options.reduce_dtype = gradients;
+      return run(options, make_cuda_backend(0, Precision::bf16));
     };
     const Outcome one_by_one = with(GraphUse::off), graphs = with(GraphUse::on);
     ASSERT_EQ(graphs.steps.size(), one_by_one.steps.size());

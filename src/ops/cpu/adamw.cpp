@@ -13,7 +13,8 @@ void CpuOps::adamw(const AdamwRange& range, const Tensor& scalars,
   check_count(range.parameters, dtype_, count, "adamw: parameters");
   check_weights(range.parameters, range.remainder, count,
                 /*remainder_needed=*/true, "adamw: parameters");
-  check_count(range.gradients, Dtype::f32, count, "adamw: gradients");
+  check_count(range.gradients, gradient_dtype(range.gradients, dtype_), count,
+              "adamw: gradients");
   check_count(range.first_moment, Dtype::f32, count, "adamw: first_moment");
   check_count(range.second_moment, Dtype::f32, count, "adamw: second_moment");
   check_count(scalars, Dtype::f32, adamw_scalar_count, "adamw: scalars");
@@ -31,14 +32,13 @@ void CpuOps::adamw(const AdamwRange& range, const Tensor& scalars,
       static_cast<float>(1.0 / std::sqrt(double(at.bias_correction2)));
 
   // read(i) and write(i, p): a parameter's fp32 value.
-  const auto update = [&](auto read, auto write) {
-    const float* gradients = range.gradients.as<float>();
+  const auto update = [&]<class G>(const G* gradients, auto read, auto write) {
     float* first = range.first_moment.as<float>();
     float* second = range.second_moment.as<float>();
     parallel_pieces(count, [&](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
       for (std::int64_t i = begin; i < end; ++i) {
-        const float g = clip * gradients[i];
+        const float g = clip * load(gradients[i]);
         const float m = at.beta1 * first[i] + (1.0f - at.beta1) * g;
         const float v = at.beta2 * second[i] + (1.0f - at.beta2) * g * g;
         const float root = std::sqrt(v) * unbias + at.epsilon;
@@ -49,14 +49,19 @@ void CpuOps::adamw(const AdamwRange& range, const Tensor& scalars,
       }
     });
   };
-  if (dtype_ == Dtype::f32) {
-    float* parameters = range.parameters.as<float>();
-    update([=](std::int64_t i) { return parameters[i]; },
-           [=](std::int64_t i, float p) { parameters[i] = p; });
-  } else {
+  with_element(range.gradients, "adamw: gradients", [&]<class G>(G) {
+    const G* gradients = range.gradients.as<G>();
+    if (dtype_ == Dtype::f32) {
+      float* parameters = range.parameters.as<float>();
+      update(
+          gradients, [=](std::int64_t i) { return parameters[i]; },
+          [=](std::int64_t i, float p) { parameters[i] = p; });
+      return;
+    }
     auto* rounded = range.parameters.as<bfloat16>();
     auto* rest = range.remainder.as<std::int16_t>();
     update(
+        gradients,
         [=](std::int64_t i) -> float {
           return SplitWeight(rounded[i], rest[i]);
         },
@@ -65,7 +70,7 @@ void CpuOps::adamw(const AdamwRange& range, const Tensor& scalars,
           rounded[i] = weight.rounded;
           rest[i] = weight.remainder;
         });
-  }
+  });
 }
 
 }  // namespace lockstep

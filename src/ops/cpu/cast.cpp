@@ -16,22 +16,16 @@ void cast_elements(const Tensor& out, const Tensor& x) {
   });
 }
 
-template <class From>
+template <class To, class From>
 void add_elements(const Tensor& sum, const Tensor& x) {
-  float* y = sum.as<float>();
+  To* y = sum.as<To>();
   const From* in = x.as<From>();
   parallel_pieces(x.elements(), [&](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
-    for (std::int64_t i = begin; i < end; ++i) y[i] += load(in[i]);
+    for (std::int64_t i = begin; i < end; ++i) {
+      store(y[i], load(y[i]) + load(in[i]));
+    }
   });
-}
-
-// Calls apply(T{}) with the element type of an f32 or bf16 tensor.
-template <class Apply>
-void with_element(const Tensor& x, const char* what, Apply apply) {
-  if (x.dtype == Dtype::f32) return apply(float{});
-  if (x.dtype == Dtype::bf16) return apply(bfloat16{});
-  fail("{} is {}, wanted f32 or bf16", what, name_of(x.dtype));
 }
 
 template <class Visit>
@@ -84,9 +78,11 @@ void CpuOps::cast(const Tensor& out, const Tensor& x) {
 }
 
 void CpuOps::add(const Tensor& sum, const Tensor& x) {
-  check_count(sum, Dtype::f32, x.elements(), "add: sum");
-  with_element(x, "add: x",
-               [&]<class From>(From) { add_elements<From>(sum, x); });
+  check_count(sum, sum.dtype, x.elements(), "add: sum");
+  with_element(x, "add: x", [&]<class From>(From) {
+    with_element(sum, "add: sum",
+                 [&]<class To>(To) { add_elements<To, From>(sum, x); });
+  });
 }
 
 }  // namespace lockstep

@@ -19,7 +19,7 @@ CpuOps::CpuOps(Device& device, int threads, Precision precision)
 
 float* CpuOps::scratch(Scratch purpose, std::int64_t floats) {
   constexpr std::array names = {"first operand in fp32",
-                                "second operand in fp32", "product in fp32",
+                                "second operand in fp32", "results in fp32",
                                 "partial sums", "attention tiles"};
   const auto index = static_cast<std::size_t>(purpose);
   Buffer& buffer = scratch_[index];

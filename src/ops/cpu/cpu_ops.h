@@ -92,6 +92,19 @@ class CpuOps final : public Ops {
   };
   WideMatrix widen(const Tensor& matrix, std::int64_t columns, Scratch purpose);
 
+  // body(sums) with the elements of a gradient in fp32: its own memory, or
+  // scratch that is rounded into it afterwards. They are what was there where
+  // they shall be added to, anything otherwise.
+  template <class Body>
+  void sum_in_fp32(const Tensor& gradient, Accumulate accumulate, Body body) {
+    if (gradient.dtype == Dtype::f32) return body(gradient.as<float>());
+    float* sums = scratch(Scratch::wide_c, gradient.elements());
+    const Tensor wide(sums, Dtype::f32, gradient.shape);
+    if (accumulate == Accumulate::yes) cast(wide, gradient);
+    body(sums);
+    cast(gradient, wide);
+  }
+
   // body(T{}) with T the storage type of activations and weights.
   template <class Body>
   void with_storage(Body&& body) {

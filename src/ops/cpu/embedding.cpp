@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 
 #include "ops/checks.h"
@@ -26,7 +27,8 @@ void CpuOps::embedding(const Tensor& out, const Tensor& weight,
 
 void CpuOps::embedding_backward(const Tensor& dweight, const Tensor& dout,
                                 const Tensor& ids, Accumulate accumulate) {
-  check_matrix(dweight, Dtype::f32, "embedding_backward: dweight");
+  check_matrix(dweight, gradient_dtype(dweight, dtype_),
+               "embedding_backward: dweight");
   check_matrix(dout, dtype_, "embedding_backward: dout");
   check(dout, dtype_, {dout[0], dweight[1]}, "embedding_backward: dout");
   check_ids(ids, dout[0], dweight[0], "embedding_backward: ids");
@@ -35,20 +37,21 @@ void CpuOps::embedding_backward(const Tensor& dweight, const Tensor& dout,
   // ids in order: nothing races, and the order of additions is always the same.
   const std::int64_t width = dweight[1], owners = thread_count();
   const std::int32_t* id = ids.as<std::int32_t>();
-  float* to = dweight.as<float>();
-  if (accumulate == Accumulate::no) {
-    std::memset(to, 0, static_cast<std::size_t>(dweight.bytes()));
-  }
-  with_storage([&]<class T>(T) {
-    const T* from = dout.as<T>();
-    parallel_for(owners, dout[0] * width / owners, [&](std::int64_t mine) {
-      for (std::int64_t n = 0; n < dout[0]; ++n) {
-        if (id[n] % owners != mine) continue;
-        float* sum = to + id[n] * width;
-        const T* x = from + n * width;
+  sum_in_fp32(dweight, accumulate, [&](float* to) {
+    if (accumulate == Accumulate::no) {
+      std::fill_n(to, dweight.elements(), 0.0f);
+    }
+    with_storage([&]<class T>(T) {
+      const T* from = dout.as<T>();
+      parallel_for(owners, dout[0] * width / owners, [&](std::int64_t mine) {
+        for (std::int64_t n = 0; n < dout[0]; ++n) {
+          if (id[n] % owners != mine) continue;
+          float* sum = to + id[n] * width;
+          const T* x = from + n * width;
 #pragma omp simd
-        for (std::int64_t i = 0; i < width; ++i) sum[i] += load(x[i]);
-      }
+          for (std::int64_t i = 0; i < width; ++i) sum[i] += load(x[i]);
+        }
+      });
     });
   });
 }

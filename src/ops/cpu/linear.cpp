@@ -90,21 +90,24 @@ void CpuOps::linear_backward_input(const Tensor& dx, const Tensor& dy,
 
 void CpuOps::linear_backward_weight(const Tensor& dweight, const Tensor& dy,
                                     const Tensor& x, Accumulate accumulate) {
-  check_matrix(dweight, Dtype::f32, "linear_backward_weight: dweight");
+  check_matrix(dweight, gradient_dtype(dweight, dtype_),
+               "linear_backward_weight: dweight");
   check_matrix(x, dtype_, "linear_backward_weight: x");
   const std::int64_t out = dweight[0], in = dweight[1];
   check(x, dtype_, {x[0], in}, "linear_backward_weight: x");
   check_wide(dy, dtype_, x[0], out, "linear_backward_weight: dy");
 
   const std::int64_t step = rows_at_once(dtype_, std::max(in, out));
-  for (std::int64_t row = 0; row < x[0]; row += step) {
-    const std::int64_t count = std::min(step, x[0] - row);
-    const WideMatrix a = widen(dy.rows(row, count), out, Scratch::wide_a);
-    const WideMatrix b = widen(x.rows(row, count), in, Scratch::wide_b);
-    matrix_product(dweight.as<float>(), in, out, in, count,
-                   {a.data, a.stride, Op::transposed}, {b.data, b.stride},
-                   row > 0 || accumulate == Accumulate::yes ? 1.0f : 0.0f);
-  }
+  sum_in_fp32(dweight, accumulate, [&](float* sums) {
+    for (std::int64_t row = 0; row < x[0]; row += step) {
+      const std::int64_t count = std::min(step, x[0] - row);
+      const WideMatrix a = widen(dy.rows(row, count), out, Scratch::wide_a);
+      const WideMatrix b = widen(x.rows(row, count), in, Scratch::wide_b);
+      matrix_product(sums, in, out, in, count,
+                     {a.data, a.stride, Op::transposed}, {b.data, b.stride},
+                     row > 0 || accumulate == Accumulate::yes ? 1.0f : 0.0f);
+    }
+  });
 }
 
 void CpuOps::matmul(const Heads& c, const Heads& a, Transpose op_a,

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "core/dtype.h"
+#include "core/tensor.h"
 
 namespace lockstep {
 
@@ -21,6 +21,14 @@ inline void store(float& to, float value) {
 }
 inline void store(bfloat16& to, float value) {
   to = bfloat16(value);
+}
+
+// Calls apply(T{}) with the element type of an f32 or bf16 tensor.
+template <class Apply>
+void with_element(const Tensor& x, const char* what, Apply apply) {
+  if (x.dtype == Dtype::f32) return apply(float{});
+  if (x.dtype == Dtype::bf16) return apply(bfloat16{});
+  fail("{} is {}, wanted f32 or bf16", what, name_of(x.dtype));
 }
 
 // e^x within 1e-6 relative, without a branch. Below −87.33 (fp32's smallest

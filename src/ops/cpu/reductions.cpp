@@ -2,22 +2,23 @@
 
 #include "ops/checks.h"
 #include "ops/cpu/cpu_ops.h"
+#include "ops/cpu/numeric.h"
 #include "ops/cpu/parallel.h"
 
 namespace lockstep {
 namespace {
 
-template <class Term>
-double sum_of_piece(const float* x, std::int64_t count, Term term) {
+template <class T, class Term>
+double sum_of_piece(const T* x, std::int64_t count, Term term) {
   double sum = 0;
 #pragma omp simd reduction(+ : sum)
-  for (std::int64_t i = 0; i < count; ++i) sum += term(double(x[i]));
+  for (std::int64_t i = 0; i < count; ++i) sum += term(double(load(x[i])));
   return sum;
 }
 
 // Sum of term(x[i]) in fp64: by pieces, and the pieces in order.
-template <class Term>
-double sum_of(const float* x, std::int64_t count, double* parts, Term term) {
+template <class T, class Term>
+double sum_of(const T* x, std::int64_t count, double* parts, Term term) {
   parallel_pieces(count, [&](std::int64_t begin, std::int64_t end) {
     parts[begin / piece_elements] = sum_of_piece(x + begin, end - begin, term);
   });
@@ -41,11 +42,13 @@ void CpuOps::add_sum(const Tensor& total, const Tensor& x, double scale) {
 
 void CpuOps::add_sum_of_squares(const Tensor& total, const Tensor& x) {
   check_count(total, Dtype::f64, 1, "add_sum_of_squares: total");
-  check_count(x, Dtype::f32, x.elements(), "add_sum_of_squares: x");
+  check_count(x, x.dtype, x.elements(), "add_sum_of_squares: x");
   auto* parts = reinterpret_cast<double*>(
       scratch(Scratch::partial_sums, 2 * pieces_of(x.elements())));
-  *total.as<double>() += sum_of(x.as<float>(), x.elements(), parts,
-                                [](double value) { return value * value; });
+  with_element(x, "add_sum_of_squares: x", [&]<class T>(T) {
+    *total.as<double>() += sum_of(x.as<T>(), x.elements(), parts,
+                                  [](double value) { return value * value; });
+  });
 }
 
 void CpuOps::clip_factor(const Tensor& factor, const Tensor& sum_of_squares,

@@ -91,7 +91,8 @@ void CpuOps::rmsnorm_backward(const Tensor& dresidual, const Tensor& dweight,
   check_matrix(dy, dtype_, "rmsnorm_backward: dy");
   const std::int64_t rows = dy[0], width = dy[1];
   check(dresidual, dtype_, dy.shape, "rmsnorm_backward: dresidual");
-  check(dweight, Dtype::f32, {width}, "rmsnorm_backward: dweight");
+  check(dweight, gradient_dtype(dweight, dtype_), {width},
+        "rmsnorm_backward: dweight");
   check(residual, dtype_, dy.shape, "rmsnorm_backward: residual");
   check(inverse_rms, Dtype::f32, {rows}, "rmsnorm_backward: inverse_rms");
   check(weight, dtype_, {width}, "rmsnorm_backward: weight");
@@ -116,13 +117,14 @@ void CpuOps::rmsnorm_backward(const Tensor& dresidual, const Tensor& dweight,
       }
     });
   });
-  float* sum = dweight.as<float>();
-  if (accumulate == Accumulate::no) std::fill_n(sum, width, 0.0f);
-  for (std::int64_t block = 0; block < blocks; ++block) {
-    const float* part = parts + block * width;
+  sum_in_fp32(dweight, accumulate, [&](float* sum) {
+    if (accumulate == Accumulate::no) std::fill_n(sum, width, 0.0f);
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      const float* part = parts + block * width;
 #pragma omp simd
-    for (std::int64_t i = 0; i < width; ++i) sum[i] += part[i];
-  }
+      for (std::int64_t i = 0; i < width; ++i) sum[i] += part[i];
+    }
+  });
 }
 
 }  // namespace lockstep
