@@ -121,7 +121,8 @@ Gemm::Plan Gemm::make_plan(const Operand& a, const Operand& b, Dtype c_dtype,
 std::vector<cublasLtMatmulAlgo_t> Gemm::proposals(const Plan& plan,
                                                   const Operand& a,
                                                   const Operand& b,
-                                                  const void* c) const {
+                                                  const void* c,
+                                                  Dtype c_dtype) const {
   Preference preference;
   preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                  static_cast<std::uint64_t>(workspace_bytes));
@@ -131,6 +132,13 @@ std::vector<cublasLtMatmulAlgo_t> Gemm::proposals(const Plan& plan,
                  alignment_of(a.data));
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(c));
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(c));
+  if (c_dtype == Dtype::bf16) {
+    // Where the inner extent is cut in parts, their sums are added in fp32, in
+    // the workspace, rather than rounded to bf16 first.
+    preference.set(
+        CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+        static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  }
   std::array<cublasLtMatmulHeuristicResult_t, 16> found{};
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
@@ -237,7 +245,7 @@ void Gemm::multiply(const Operand& a, const Operand& b, void* c, Dtype c_dtype,
     if (const auto algorithm = remembered(name, plan)) {
       plan.algorithm = *algorithm;
     } else {
-      const auto proposed = proposals(plan, a, b, c);
+      const auto proposed = proposals(plan, a, b, c, c_dtype);
       plan.algorithm = proposed[0];
       // Measuring overwrites c, which a sum cannot bear.
       if (cache_.keeps() && !accumulate) {

@@ -33,9 +33,10 @@ struct ProductBatch {
   std::int64_t a_stride = 0, b_stride = 0, c_stride = 0;
 };
 
-// Matrix products by cuBLASLt on the compute stream, accumulated in fp32. What
-// cuBLASLt has to be asked for once per shape (descriptors and the choice of an
-// algorithm) is kept, so that a training step asks nothing.
+// Matrix products by cuBLASLt on the compute stream, accumulated in fp32 and
+// rounded to the dtype of the product once. What cuBLASLt has to be asked for
+// once per shape (descriptors and the choice of an algorithm) is kept, so that
+// a training step asks nothing.
 //
 // The algorithm is the first that the library's heuristics propose. With a
 // cache file it is the fastest of their proposals instead, measured the first
@@ -68,8 +69,8 @@ class Gemm {
   // What the heuristics propose for a plan, likely fastest first.
   std::vector<cublasLtMatmulAlgo_t> proposals(const Plan& plan,
                                               const Operand& a,
-                                              const Operand& b,
-                                              const void* c) const;
+                                              const Operand& b, const void* c,
+                                              Dtype c_dtype) const;
   // The algorithm that the cache has for this key, if it still serves.
   std::optional<cublasLtMatmulAlgo_t> remembered(const std::string& key,
                                                  const Plan& plan) const;
