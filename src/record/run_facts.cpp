@@ -24,6 +24,8 @@ void write_facts(hdf5::File& file, const RunFacts& facts) {
   }
   file.set_attribute("hdf5_version", hdf5::version());
   file.set_attribute("hostnames", facts.hostnames);
+  // A record that is gone on with has those of its earlier start.
+  if (file.has("config")) file.remove("config");
   hdf5::Group config = file.create_group("config");
   for (const auto& [name, value] : facts.config) {
     config.set_attribute(name, value);
