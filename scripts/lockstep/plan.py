@@ -19,6 +19,10 @@ with f = 2(W-1)/W for an all-reduce, (W-1)/W for a reduce-scatter or all-gather,
 1 for a broadcast (Thakur et al. 2005; nccl-tests' doc/PERFORMANCE.md). Across
 nodes it is done inside the nodes first, so that each device carries 1/g of it
 over the network, g being the devices of a node.
+
+Ranks on CPUs share cores: they take turns computing, and stand still for more
+than the collectives alone would take, since none ends before the last rank has
+come. How much more is taken from runs on two ranks, strategy by strategy.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ import math
 import re
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +252,9 @@ class Machine:
     # slower a rank computes beside others that do.
     cores: int = 0
     contention: float = 1.0
+    # By strategy, how long compute stands still in units of what the
+    # collectives alone would take.
+    standing: dict[str, float] = field(default_factory=dict)
 
     def crowding(self, ranks: int) -> float:
         """How often the ranks of a node take turns on its cores."""
@@ -307,12 +314,33 @@ def predict(compute: Compute, plan: DryRun, sync: str, ranks: int,
             collective, buffer / max(count, 1), ranks, machine.node_size,
             machine.node, machine.network) / 1e3
         calls[collective] = count
-    if machine.cores:  # ranks that share cores compute or communicate
-        exposed = sum(busy.values())
+    if machine.cores:
+        known = machine.standing
+        usual = float(np.mean(list(known.values()))) if known else 1.0
+        exposed = sum(busy.values()) * known.get(sync, usual)
     else:
         exposed = _exposed(busy, calls, sync, mine)
     return Prediction(sync, ranks, mine.whole, sum(busy.values()), exposed,
                       plan.memory_bytes)
+
+
+def with_pairs(machine: Machine, alone: Run, pairs: list[Run],
+               program: Path) -> Machine:
+    """The machine as runs on two ranks show it to be."""
+    contention = float(np.median([contention_of(alone, run, machine.cores)
+                                  for run in pairs]))
+    machine = replace(machine, contention=contention)
+    standing = {}
+    for run in pairs:
+        sync = run.config["sync"]
+        job = job_of_run(run)
+        bare = predict(compute_of_run(alone, job),
+                       dry_run(job, sync, run.ranks, program), sync, run.ranks,
+                       machine)
+        if bare.busy_ms > 0:
+            standing[sync] = float(np.median(run.slowest("comm_exposed"))) / \
+                bare.busy_ms
+    return replace(machine, standing=standing)
 
 
 def contention_of(alone: Run, together: Run, cores: int) -> float:
@@ -381,9 +409,10 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
     known = parser.add_argument_group("measurements")
     known.add_argument("--run", type=Path, metavar="RUN.h5",
                        help="of one rank: its model, batch and compute times")
-    known.add_argument("--beside", type=Path, metavar="RUN.h5",
-                       help="the same on two ranks of a node, for how much "
-                       "they slow each other down")
+    known.add_argument("--beside", type=Path, nargs="+", default=[],
+                       metavar="RUN.h5", help="the same on two ranks of a "
+                       "node, in one strategy or several, for how much CPU "
+                       "ranks slow each other down")
     known.add_argument("--collectives", type=Path, nargs="+", default=[],
                        metavar="BENCH.h5", help="bench collectives in a node")
     known.add_argument("--network", type=Path, nargs="+", default=[],
@@ -424,18 +453,29 @@ def make_job(a: argparse.Namespace, run: Run | None) -> Job:
     return job
 
 
-def make_machine(a: argparse.Namespace, run: Run | None) -> Machine:
+def job_of_run(run: Run) -> Job:
+    return make_job(argparse.Namespace(
+        model_size=None, vocab_size=None, context_length=None, batch_size=None,
+        grad_accumulation=None, precision=None), run)
+
+
+def make_machine(a: argparse.Namespace, run: Run | None,
+                 program: Path) -> Machine:
     hardware = HARDWARE[a.hardware]
     node = fit_link([read_benchmark(p) for p in a.collectives]) \
         if a.collectives else hardware.node
     network = fit_link([read_benchmark(p) for p in a.network]) \
         if a.network else hardware.network
-    contention = 1.0
-    if a.beside:
-        if run is None:
-            raise BadPlan("--beside is to be compared with a --run")
-        contention = contention_of(run, read_run(a.beside), a.cores)
-    return Machine(a.node_size, node, network, a.cores, contention)
+    machine = Machine(a.node_size, node, network, a.cores)
+    if not a.beside:
+        return machine
+    if run is None:
+        raise BadPlan("--beside is to be compared with a --run")
+    pairs = [read_run(path) for path in a.beside]
+    for pair in pairs:
+        if pair.ranks < 2 or not pair.has_steps:
+            raise BadPlan(f"{pair.path}: a run on two ranks is needed")
+    return with_pairs(machine, run, pairs, program)
 
 
 def sources(a: argparse.Namespace, machine: Machine) -> list[str]:
@@ -458,6 +498,10 @@ def sources(a: argparse.Namespace, machine: Machine) -> list[str]:
     if a.cores:
         lines.append(f"on CPUs: {a.cores} cores a node; ranks beside each "
                      f"other compute {machine.contention:.2f} times as long")
+    if machine.standing:
+        lines.append("standing still, in units of the collectives' own time: " +
+                     ", ".join(f"{sync} {times:.3g}" for sync, times in
+                               machine.standing.items()))
     return lines
 
 
@@ -497,9 +541,7 @@ def check_table(a: argparse.Namespace, run: Run, machine: Machine,
         measured = read_run(path)
         if not measured.has_steps:
             raise BadPlan(f"{path}: it has no steps to compare with")
-        job = make_job(argparse.Namespace(
-            model_size=None, vocab_size=None, context_length=None,
-            batch_size=None, grad_accumulation=None, precision=None), measured)
+        job = job_of_run(measured)
         sync = measured.config["sync"]
         compute = compute_of_run(run, job)
         p = predict(compute, dry_run(job, sync, measured.ranks, program), sync,
@@ -517,7 +559,7 @@ def main(words: list[str] | None = None) -> int:
         program = launch.find_program("train")
         run = read_run(a.run) if a.run else None
         job = make_job(a, run)
-        machine = make_machine(a, run)
+        machine = make_machine(a, run, program)
         compute = compute_of_run(run, job) if run else \
             compute_of_hardware(HARDWARE[a.hardware], job, a.mfu)
         if a.check:

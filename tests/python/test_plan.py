@@ -114,7 +114,29 @@ def test_a_prediction_is_compared_with_what_was_measured(
         100 * (float(row[3]) / measured - 1))
 
 
+def test_two_ranks_calibrate_what_two_ranks_take(records, capsys):
+    # With the same runs to learn from and to predict, what is exposed is right.
+    assert plan.main(["--run", str(records["one"]), "--cores", "2",
+                      "--beside", str(records["bucketed"]),
+                      str(records["fsdp"]), "--check",
+                      str(records["bucketed"]), str(records["fsdp"])]) == 0
+    assert "standing still" in capsys.readouterr().out
+    alone = read_run(records["one"])
+    pair = read_run(records["bucketed"])
+    program = find_program("train")
+    machine = plan.with_pairs(
+        plan.Machine(8, plan.Link(5, 1), plan.Link(5, 1), cores=2), alone,
+        [pair], program)
+    job = plan.job_of_run(pair)
+    predicted = plan.predict(plan.compute_of_run(alone, job),
+                             plan.dry_run(job, "bucketed", 2, program),
+                             "bucketed", 2, machine)
+    assert predicted.exposed_ms == pytest.approx(
+        np.median(pair.slowest("comm_exposed")))
+
+
 @pytest.mark.parametrize("words, said", [
+    (["--model-size", "small", "--beside", "x.h5"], "--run"),
     ([], "--model-size"), (["--check", "x.h5"], "--model-size"),
     (["--model-size", "xl", "--check", "x.h5"], "--run"),
     (["--run", "none.h5"], "no such file")])
