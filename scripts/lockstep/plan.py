@@ -20,9 +20,10 @@ with f = 2(W-1)/W for an all-reduce, (W-1)/W for a reduce-scatter or all-gather,
 nodes it is done inside the nodes first, so that each device carries 1/g of it
 over the network, g being the devices of a node.
 
-Ranks on CPUs share cores: they take turns computing, and stand still for more
+Ranks on CPUs share cores: they take turns computing, and stand still for longer
 than the collectives alone would take, since none ends before the last rank has
-come. How much more is taken from runs on two ranks, strategy by strategy.
+come. How much longer, as a share of what a rank computes, is taken from runs on
+two ranks, strategy by strategy.
 """
 
 from __future__ import annotations
@@ -252,9 +253,9 @@ class Machine:
     # slower a rank computes beside others that do.
     cores: int = 0
     contention: float = 1.0
-    # By strategy, how long compute stands still in units of what the
-    # collectives alone would take.
-    standing: dict[str, float] = field(default_factory=dict)
+    # By strategy, how much longer than for the collectives alone compute stands
+    # still, as a share of its own time.
+    waiting: dict[str, float] = field(default_factory=dict)
 
     def crowding(self, ranks: int) -> float:
         """How often the ranks of a node take turns on its cores."""
@@ -315,9 +316,10 @@ def predict(compute: Compute, plan: DryRun, sync: str, ranks: int,
             machine.node, machine.network) / 1e3
         calls[collective] = count
     if machine.cores:
-        known = machine.standing
-        usual = float(np.mean(list(known.values()))) if known else 1.0
-        exposed = sum(busy.values()) * known.get(sync, usual)
+        known = machine.waiting
+        usual = float(np.mean(list(known.values()))) if known else 0.0
+        exposed = max(0.0, sum(busy.values()) +
+                      known.get(sync, usual) * mine.whole)
     else:
         exposed = _exposed(busy, calls, sync, mine)
     return Prediction(sync, ranks, mine.whole, sum(busy.values()), exposed,
@@ -330,17 +332,16 @@ def with_pairs(machine: Machine, alone: Run, pairs: list[Run],
     contention = float(np.median([contention_of(alone, run, machine.cores)
                                   for run in pairs]))
     machine = replace(machine, contention=contention)
-    standing = {}
+    waiting = {}
     for run in pairs:
         sync = run.config["sync"]
         job = job_of_run(run)
         bare = predict(compute_of_run(alone, job),
                        dry_run(job, sync, run.ranks, program), sync, run.ranks,
                        machine)
-        if bare.busy_ms > 0:
-            standing[sync] = float(np.median(run.slowest("comm_exposed"))) / \
-                bare.busy_ms
-    return replace(machine, standing=standing)
+        exposed = float(np.median(run.slowest("comm_exposed")))
+        waiting[sync] = (exposed - bare.busy_ms) / bare.compute_ms
+    return replace(machine, waiting=waiting)
 
 
 def contention_of(alone: Run, together: Run, cores: int) -> float:
@@ -498,10 +499,10 @@ def sources(a: argparse.Namespace, machine: Machine) -> list[str]:
     if a.cores:
         lines.append(f"on CPUs: {a.cores} cores a node; ranks beside each "
                      f"other compute {machine.contention:.2f} times as long")
-    if machine.standing:
-        lines.append("standing still, in units of the collectives' own time: " +
-                     ", ".join(f"{sync} {times:.3g}" for sync, times in
-                               machine.standing.items()))
+    if machine.waiting:
+        lines.append("waiting for other ranks, as a share of computing: " +
+                     ", ".join(f"{sync} {share:.1%}" for sync, share in
+                               machine.waiting.items()))
     return lines
 
 

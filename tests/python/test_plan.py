@@ -120,7 +120,7 @@ def test_two_ranks_calibrate_what_two_ranks_take(records, capsys):
                       "--beside", str(records["bucketed"]),
                       str(records["fsdp"]), "--check",
                       str(records["bucketed"]), str(records["fsdp"])]) == 0
-    assert "standing still" in capsys.readouterr().out
+    assert "waiting for other ranks" in capsys.readouterr().out
     alone = read_run(records["one"])
     pair = read_run(records["bucketed"])
     program = find_program("train")
