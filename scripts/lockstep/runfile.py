@@ -242,7 +242,8 @@ _OTHER_FACTS = {
     "context-length": "T = {}", "batch-size": "batch {}",
     "grad-accumulation": "{} micro-steps", "recompute": "recompute {}",
     "attention": "{} attention", "bucket-mb": "buckets of {} MiB",
-    "grad-dtype": "gradients in {}", "reduce-dtype": "reduced in {}", "fsdp-prefetch": "prefetch {}",
+    "grad-dtype": "gradients in {}", "reduce-dtype": "reduced in {}",
+    "fsdp-prefetch": "prefetch {}",
     "warmup-iterations": "warm-up {}", "timing": "timing {}",
     "threads": "{} threads", "graph": "graph {}", "lr": "lr {}",
     "seed": "seed {}", "steps": "{} steps"}
