@@ -360,17 +360,17 @@ def _scaling(series: list[Series], kind: str, explained: str) -> list[Plot]:
         first = one.tokens_per_second[0] / one.ranks[0]
         speed.append(go.Scatter(
             x=one.ranks, y=[first * r for r in one.ranks], mode="lines",
-            name=f"{one.name}, ideal" if one.name else "ideal",
-            line={"dash": "dot", "width": 1.5,
-                  "color": COLOURS[i % len(COLOURS)]}, hoverinfo="skip"))
+            name="perfect scaling", showlegend=i == 0, hoverinfo="skip",
+            line={"dash": "dot", "width": 1.5, "color": "#999999"}))
         efficiency.append(line(one.ranks, [100 * e for e in one.efficiency],
                                one.name, i, " %", mode="lines+markers"))
     ticks = sorted({r for one in series for r in one.ranks})
-    axis = {"xaxis_type": "log", "xaxis_tickvals": ticks,
+    axis = {"xaxis_type": "log" if ticks[-1] > 8 else "linear",
+            "xaxis_tickvals": ticks,
             "xaxis_ticktext": [str(t) for t in ticks]}
     return [
         plot("Scaling", f"{kind} scaling", f"Tokens per second of all ranks "
-             f"together {explained}; the dotted line is perfect scaling.",
+             f"together {explained}; the dotted lines are perfect scaling.",
              speed, "ranks", "tokens per second", **axis,
              yaxis_rangemode="tozero"),
         plot("Scaling", f"{kind} scaling efficiency", "Speed per rank as a "
