@@ -725,7 +725,7 @@ void File::flush() {
   checked(H5Fflush(id_, H5F_SCOPE_LOCAL), "write " + name_);
 }
 
-std::span<const std::byte> File::bytes() {
+std::span<const std::byte> File::bytes() const {
   const Lock lock;
   const std::string what = "take the bytes of " + name_;
   checked(H5Fflush(id_, H5F_SCOPE_LOCAL), what);

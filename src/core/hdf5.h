@@ -152,7 +152,7 @@ class File : public Group {
   // before a file that was written is closed, which cannot fail any more then.
   void flush();
   // The bytes that a file in memory would have on disk, until it is next used.
-  std::span<const std::byte> bytes();
+  std::span<const std::byte> bytes() const;
 };
 
 // Of the library in use: "1.10.8".
