@@ -56,6 +56,11 @@ void Communicator::watch_until(const std::stop_token& stop, double seconds) {
   Clock::time_point since;
   while (!stop.stop_requested()) {
     std::this_thread::sleep_for(pause);
+    try {
+      check_health();
+    } catch (const Error& error) {
+      return on_stuck_(error.what());
+    }
     const std::lock_guard lock(watched_mutex_);
     while (!watched_.empty() && watched_.front().end->completed()) {
       watched_.pop_front();

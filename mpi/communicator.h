@@ -100,6 +100,9 @@ class Communicator : public Lane {
  protected:
   // Called first on threads that look at this lane's events.
   virtual void enter_thread() {}
+  // Error if the lane has failed in a way that no call would show. Called from
+  // such a thread, again and again.
+  virtual void check_health() {}
   // To be called by destructors of implementations: nobody looks afterwards.
   void stop_watching();
 

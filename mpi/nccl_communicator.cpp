@@ -66,6 +66,7 @@ class NcclCommunicator : public Communicator {
   }
 
   void enter_thread() override { cudaSetDevice(ordinal_); }
+  void check_health() override { check_async(); }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }

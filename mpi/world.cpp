@@ -1,9 +1,12 @@
 #include "mpi/world.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <mutex>
 #include <numeric>
 #include <optional>
+#include <thread>
 
 #include "mpi/cores.h"
 #include "mpi/mpi_calls.h"
@@ -49,6 +52,69 @@ struct World::Handles {
   OwnedComm all{MPI_COMM_WORLD};
 };
 
+// What this rank is waiting in, and since when, for a thread that looks.
+struct World::Watch {
+  using Clock = std::chrono::steady_clock;
+
+  Watch(double seconds, std::function<void(const std::string&)> stuck)
+      : limit(seconds),
+        on_stuck(std::move(stuck)),
+        thread([this](const std::stop_token& stop) { look(stop); }) {}
+
+  void look(const std::stop_token& stop) {
+    const auto pause = std::chrono::duration<double>(std::min(0.2, limit / 4));
+    while (!stop.stop_requested()) {
+      std::this_thread::sleep_for(pause);
+      const std::lock_guard lock(mutex);
+      if (call == nullptr ||
+          Clock::now() - since < std::chrono::duration<double>(limit)) {
+        continue;
+      }
+      on_stuck(fmt::format(
+          "{} after step {} has not ended within {} s: another rank is gone or "
+          "far behind (see --timeout)",
+          call, step, limit));
+      return;
+    }
+  }
+
+  double limit;
+  std::function<void(const std::string&)> on_stuck;
+  std::mutex mutex;
+  const char* call = nullptr;
+  Clock::time_point since;
+  std::int64_t step = 0;
+  std::jthread thread;  // last: it uses the rest
+};
+
+// Makes an MPI call that waits for other ranks, watched.
+template <class Call>
+void World::wait_in(const char* name, Call call) {
+  const auto note = [&](const char* now) {
+    if (!watch_) return;
+    const std::lock_guard lock(watch_->mutex);
+    watch_->call = now;
+    watch_->since = Watch::Clock::now();
+  };
+  note(name);
+  const int code = call();
+  note(nullptr);
+  check_mpi(code, name);
+}
+
+void World::watch(double seconds) {
+  watch_.reset();
+  if (seconds == 0) return;
+  watch_ = std::make_unique<Watch>(
+      seconds, [this](const std::string& line) { abort(line); });
+}
+
+void World::begin_step(std::int64_t step) {
+  if (!watch_) return;
+  const std::lock_guard lock(watch_->mutex);
+  watch_->step = step;
+}
+
 World::World(int& argc, char**& argv) {
   // Waiting ranks give their core away instead of spinning: on CPUs the
   // communication lane shares its cores with compute.
@@ -82,6 +148,7 @@ World::World(int& argc, char**& argv) {
 }
 
 World::~World() {
+  watch_.reset();
   handles_.reset();
   MPI_Finalize();
 }
@@ -110,8 +177,9 @@ void World::together(const std::function<void()>& work) {
     code = exit_code_of(error);
   }
   int worst = 0;
-  check_mpi(MPI_Allreduce(&code, &worst, 1, MPI_INT, MPI_MAX, handles_->all),
-            "MPI_Allreduce");
+  wait_in("MPI_Allreduce", [&] {
+    return MPI_Allreduce(&code, &worst, 1, MPI_INT, MPI_MAX, handles_->all);
+  });
   if (worst == 0) return;
 
   const std::vector<std::string> texts = all_gather(text);
@@ -157,24 +225,27 @@ void World::require_same(const Settings& settings) {
 std::vector<double> World::all_gather(std::span<const double> mine) {
   std::vector<double> all(mine.size() * size_);
   const int count = static_cast<int>(mine.size());
-  check_mpi(MPI_Allgather(mine.data(), count, MPI_DOUBLE, all.data(), count,
-                          MPI_DOUBLE, handles_->all),
-            "MPI_Allgather");
+  wait_in("MPI_Allgather", [&] {
+    return MPI_Allgather(mine.data(), count, MPI_DOUBLE, all.data(), count,
+                         MPI_DOUBLE, handles_->all);
+  });
   return all;
 }
 
 std::vector<std::string> World::all_gather(const std::string& mine) {
   const int length = static_cast<int>(mine.size());
   std::vector<int> lengths(size_), offsets(size_);
-  check_mpi(MPI_Allgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT,
-                          handles_->all),
-            "MPI_Allgather");
+  wait_in("MPI_Allgather", [&] {
+    return MPI_Allgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT,
+                         handles_->all);
+  });
   std::exclusive_scan(lengths.begin(), lengths.end(), offsets.begin(), 0);
   std::string all(offsets.back() + lengths.back(), '\0');
-  check_mpi(
-      MPI_Allgatherv(mine.data(), length, MPI_CHAR, all.data(), lengths.data(),
-                     offsets.data(), MPI_CHAR, handles_->all),
-      "MPI_Allgatherv");
+  wait_in("MPI_Allgatherv", [&] {
+    return MPI_Allgatherv(mine.data(), length, MPI_CHAR, all.data(),
+                          lengths.data(), offsets.data(), MPI_CHAR,
+                          handles_->all);
+  });
   std::vector<std::string> texts;
   for (int rank = 0; rank < size_; ++rank) {
     texts.push_back(all.substr(offsets[rank], lengths[rank]));
@@ -189,11 +260,12 @@ void World::to_root(int from, std::span<float> values) {
   while (!values.empty()) {
     const auto part = values.first(std::min(piece, values.size()));
     const int count = static_cast<int>(part.size());
-    check_mpi(
-        root() ? MPI_Recv(part.data(), count, MPI_FLOAT, from, tag,
-                          handles_->all, MPI_STATUS_IGNORE)
-               : MPI_Send(part.data(), count, MPI_FLOAT, 0, tag, handles_->all),
-        root() ? "MPI_Recv" : "MPI_Send");
+    wait_in(root() ? "MPI_Recv" : "MPI_Send", [&] {
+      return root() ? MPI_Recv(part.data(), count, MPI_FLOAT, from, tag,
+                               handles_->all, MPI_STATUS_IGNORE)
+                    : MPI_Send(part.data(), count, MPI_FLOAT, 0, tag,
+                               handles_->all);
+    });
     values = values.subspan(part.size());
   }
 }
@@ -201,10 +273,11 @@ void World::to_root(int from, std::span<float> values) {
 void World::broadcast(void* data, std::int64_t bytes) {
   constexpr std::int64_t piece = 1 << 30;  // MPI counts are ints
   for (std::int64_t done = 0; done < bytes; done += piece) {
-    check_mpi(MPI_Bcast(static_cast<char*>(data) + done,
-                        static_cast<int>(std::min(piece, bytes - done)),
-                        MPI_BYTE, 0, handles_->all),
-              "MPI_Bcast");
+    wait_in("MPI_Bcast", [&] {
+      return MPI_Bcast(static_cast<char*>(data) + done,
+                       static_cast<int>(std::min(piece, bytes - done)),
+                       MPI_BYTE, 0, handles_->all);
+    });
   }
 }
 

@@ -65,6 +65,11 @@ class World {
   // Rank 0's bytes, on every rank.
   void broadcast(void* data, std::int64_t bytes);
 
+  // From now on, a call of the above that waits for other ranks longer than
+  // `seconds` (0: any time) aborts the run, naming itself and the step.
+  void watch(double seconds);
+  void begin_step(std::int64_t step);
+
   // Says what happened, on which rank and host, and ends all ranks at once.
   [[noreturn]] void abort(const std::string& message);
 
@@ -74,6 +79,10 @@ class World {
   std::unique_ptr<Handles> handles_;  // MPI's own types stay out of this file
   Place place_;
   int size_ = 1;
+  template <class Call>
+  void wait_in(const char* name, Call call);
+  struct Watch;
+  std::unique_ptr<Watch> watch_;
 };
 
 // "Open MPI 4.1.4", as the library calls itself.

@@ -34,6 +34,7 @@ int run(const Options& options, World& world, Trainer& trainer,
   console.finish();
 
   const bool finished = trainer.step() >= options.last_step();
+  world.watch(0);  // the last checkpoint takes as long as it takes
   bool saved = true, recorded = true;
   if (saver != nullptr) {
     saved = saver->finish();
@@ -99,6 +100,7 @@ int train(World& world, int argc, char** argv) {
   Placement placement = place_rank(options, world);
   const auto comm =
       make_communicator(world, *placement.backend.device, options.share_gpu);
+  world.watch(options.timeout);
   if (options.timeout > 0) {
     comm->watch(options.timeout,
                 [&](const std::string& line) { world.abort(line); });

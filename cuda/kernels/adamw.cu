@@ -40,6 +40,7 @@ template <int width, class T, class G>
 __global__ void adamw_kernel(const AdamwUpdate<T, G> range) {
   const auto& with = *reinterpret_cast<const Scalars*>(range.scalars);
   const float factor = *range.factor;
+  if (isnan(factor)) return;
   const std::int64_t first =
       (std::int64_t{blockIdx.x} * threads + threadIdx.x) * width;
   if (first + width <= range.n) {

@@ -68,9 +68,11 @@ void reduce(const Launch& launch, double* total, const T* x, std::int64_t n,
 
 __global__ void clip_factor_kernel(float* factor, const double* sum_of_squares,
                                    double clip) {
-  const double bound = clip / (sqrt(*sum_of_squares) + 1e-6);
-  // NaN stays NaN.
-  *factor = clip == 0 ? 1.0f : static_cast<float>(bound > 1 ? 1 : bound);
+  const double squares = *sum_of_squares;
+  const double bound = clip / (sqrt(squares) + 1e-6);
+  *factor = !isfinite(squares)       ? nanf("")
+            : clip == 0 || bound > 1 ? 1.0f
+                                     : static_cast<float>(bound);
 }
 
 }  // namespace

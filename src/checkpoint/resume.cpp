@@ -75,7 +75,7 @@ std::optional<Entry> choose(const Options& options,
     notes.push_back(fmt::format("no checkpoint in {}: a new run", from));
     return {};
   }
-  const auto found = newest_whole(entries, notes);
+  auto found = newest_whole(entries, notes);
   require(found.has_value(),
           "cannot resume from {}: none of its {} checkpoints is whole", from,
           entries.size());

@@ -26,6 +26,10 @@ constexpr Choice<Timing> timings[] = {{"events", Timing::events},
 constexpr Choice<GraphUse> graph_uses[] = {{"auto", GraphUse::automatic},
                                            {"on", GraphUse::on},
                                            {"off", GraphUse::off}};
+constexpr Choice<OnNonFinite> on_nonfinites[] = {{"stop", OnNonFinite::stop},
+                                                 {"skip", OnNonFinite::skip}};
+constexpr Choice<OnDrift> on_drifts[] = {{"stop", OnDrift::stop},
+                                         {"repair", OnDrift::repair}};
 constexpr Choice<Progress> progresses[] = {{"auto", Progress::automatic},
                                            {"plain", Progress::plain},
                                            {"off", Progress::off}};
@@ -206,6 +210,14 @@ std::vector<OptionGroup> option_table(
         {"resume", "auto|PATH", text(o.resume),
          "go on from a checkpoint: auto takes the newest of --checkpoint, or "
          "begins where there is none; a folder means its newest"}}},
+      {"Faults",
+       {{"on-nonfinite", "NAME", choice(o.on_nonfinite, on_nonfinites),
+         "what to do after a step whose gradient is not finite, which changes "
+         "no weights"},
+        {"verify-every", "N", count(o.verify_every, 0),
+         "steps between comparisons of what ranks hold alike; 0: never"},
+        {"on-drift", "NAME", choice(o.on_drift, on_drifts),
+         "what to do if they differ; repair copies rank 0's"}}},
       {"Planning",
        {{"dry-run", "[=BOOL]", choice(o.dry_run, booleans),
          "print what a rank would hold and send, and train nothing"},

@@ -20,6 +20,8 @@ enum class DeviceChoice { automatic, cpu, cuda };
 enum class SamplerKind { random, sequential };
 enum class Timing { events, sync };
 enum class GraphUse { automatic, on, off };
+enum class OnNonFinite { stop, skip };
+enum class OnDrift { stop, repair };
 enum class Progress { automatic, plain, off };
 
 // Everything a user can choose for `train`, after the command line has
@@ -73,6 +75,10 @@ struct Options {
   std::int64_t checkpoint_every = 100;  // steps; 0: at the end alone
   std::int64_t keep = 3;
   std::string resume;  // auto, a file or a folder
+
+  OnNonFinite on_nonfinite = OnNonFinite::stop;
+  std::int64_t verify_every = 0;  // steps; 0: never
+  OnDrift on_drift = OnDrift::stop;
 
   bool dry_run = false;
   int world_size = 0;  // of a dry run; 0: the ranks there are

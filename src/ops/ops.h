@@ -177,13 +177,15 @@ class Ops {
   virtual void add_sum(const Tensor& total, const Tensor& x, double scale) = 0;
   // total f64[1] += Σ x², accumulated in fp64; x f32 or bf16 [n].
   virtual void add_sum_of_squares(const Tensor& total, const Tensor& x) = 0;
-  // factor f32[1] = min(1, clip / (√sum_of_squares + 1e-6)); 1 where clip = 0.
+  // factor f32[1] = min(1, clip / (√sum_of_squares + 1e-6)); 1 where clip = 0;
+  // NaN where sum_of_squares is not finite.
   virtual void clip_factor(const Tensor& factor, const Tensor& sum_of_squares,
                            double clip) = 0;
   // AdamW with decoupled decay (Loshchilov & Hutter 2019, algorithm 2):
   //   p ← p(1 − lr·wd); m, v ← moments of factor · gradients;
   //   p ← p − lr·m̂/(√v̂ + eps)
-  // scalars f32[8] in device memory (AdamwScalars), factor f32[1].
+  // scalars f32[8] in device memory (AdamwScalars), factor f32[1]. Where factor
+  // is NaN, nothing changes.
   virtual void adamw(const AdamwRange& range, const Tensor& scalars,
                      const Tensor& factor) = 0;
 

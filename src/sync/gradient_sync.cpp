@@ -41,9 +41,19 @@ void GradientSync::read(const Shard& shard, StatePart part,
   if (part != StatePart::weights) {
     return download(context_.device, values, moment_of(shard, part));
   }
-  // They pass through the memory of gradients, now spent.
-  context_.ops.join_weights(shard.gradients, shard.parameters, shard.remainder);
-  download(context_.device, values, shard.gradients);
+  if (shard.parameters.dtype == Dtype::f32) {
+    return download(context_.device, values, shard.parameters);
+  }
+  // In bf16 the two halves are joined here, which takes no device memory.
+  std::vector<bfloat16> rounded(values.size());
+  std::vector<std::int16_t> rest(values.size());
+  context_.device.copy_to_host(rounded.data(), shard.parameters);
+  context_.device.copy_to_host(rest.data(), shard.remainder);
+  context_.device.synchronize();
+  std::transform(rounded.begin(), rounded.end(), rest.begin(), values.begin(),
+                 [](bfloat16 high, std::int16_t low) -> float {
+                   return SplitWeight(high, low);
+                 });
 }
 
 void GradientSync::take(Unit& unit, const Tensor& values) {

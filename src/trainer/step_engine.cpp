@@ -1,5 +1,6 @@
 #include "trainer/step_engine.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -38,6 +39,7 @@ StepEngine::StepEngine(const Options& options, Backend& backend,
     : options_(options),
       device_(*backend.device),
       comm_(comm),
+      batches_(batches),
       schedule_{options.lr, options.min_lr, options.warmup_steps,
                 options.decay_steps},
       store_(options.model, comm.size()),
@@ -102,17 +104,16 @@ void StepEngine::issue_phases(std::int64_t step) {
   const bool as_graph =
       uses_graphs_ && has_issued_ && !options_.trace.contains(step);
   as_graph ? launch_work(step, batches) : issue_work(step, batches);
+  if (!has_issued_) first_step_ = step;
   has_issued_ = true;
   feeder_.release();
   numbers.done = clock_.end_step();
 }
 
-void StepEngine::issue_work(std::int64_t step,
-                            std::span<const BatchFeeder::Batch> batches) {
-  Numbers& numbers = numbers_[step % in_flight];
+void StepEngine::issue_gradients(std::span<const BatchFeeder::Batch> batches,
+                                 const Tensor& loss) {
   clock_.enter(Phase::zero_grad);
-  device_.zero(numbers.loss);
-  device_.zero(numbers.norm_squared);
+  device_.zero(loss);
   sync_->begin_step();
 
   const auto micro_steps = std::ssize(batches);
@@ -124,7 +125,7 @@ void StepEngine::issue_work(std::int64_t step,
     model_.forward(batch.inputs);
     clock_.enter(Phase::loss);
     model_.loss(
-        batch.targets, numbers.loss, 1.0 / double(micro_steps),
+        batch.targets, loss, 1.0 / double(micro_steps),
         trains() ? Transformer::Gradient::yes : Transformer::Gradient::no);
     if (trains()) {
       clock_.enter(Phase::backward);
@@ -136,6 +137,13 @@ void StepEngine::issue_work(std::int64_t step,
     clock_.enter(Phase::grad_sync);
     sync_->finish();
   }
+}
+
+void StepEngine::issue_work(std::int64_t step,
+                            std::span<const BatchFeeder::Batch> batches) {
+  Numbers& numbers = numbers_[step % in_flight];
+  issue_gradients(batches, numbers.loss);
+  device_.zero(numbers.norm_squared);
   if (options_.mode == Mode::train) {
     clock_.enter(Phase::optimizer);
     optimizer_.add_norm_squared(numbers.norm_squared);
@@ -160,6 +168,58 @@ void StepEngine::launch_work(std::int64_t step,
     clock_.append(capture.marks);
   }
   capture.work->launch();
+}
+
+StepEngine::NonFinite StepEngine::find_non_finite(std::int64_t step) {
+  const auto count = static_cast<std::size_t>(store_.parameters().size());
+  NonFinite found{std::vector<double>(count), std::vector<double>(count)};
+  std::vector<float> values;
+  const auto look = [&](std::vector<double>& flags, auto read) {
+    for (const Shard& shard : sync_->owned()) {
+      values.resize(shard.count);
+      read(shard);
+      for (const Parameter& parameter : shard.unit->members) {
+        const auto begin = std::max(parameter.offset, shard.begin);
+        const auto end = std::min(parameter.offset + parameter.elements(),
+                                  shard.begin + shard.count);
+        for (auto i = begin; i < end; ++i) {
+          if (std::isfinite(values[i - shard.begin])) continue;
+          flags[parameter.index] = 1;
+          break;
+        }
+      }
+    }
+  };
+  look(found.weights, [&](const Shard& shard) {
+    sync_->read(shard, StatePart::weights, values);
+  });
+
+  const std::int64_t tokens =
+      options_.batch_size * options_.model.context_length;
+  const Buffer memory = device_.allocate(
+      Dtype::i32, {options_.grad_accumulation, 2, tokens}, Category::workspace,
+      "token batches of a step that is repeated");
+  std::vector<std::int32_t> staged(memory.bytes() / bytes_of(Dtype::i32));
+  std::vector<BatchFeeder::Batch> batches;
+  for (std::int64_t i = 0; i < options_.grad_accumulation; ++i) {
+    const Tensor both =
+        memory.tensor(Dtype::i32, {options_.grad_accumulation, 2 * tokens})
+            .range(2 * i * tokens, 2 * tokens);
+    const std::span<std::int32_t> on_host(staged.data() + 2 * i * tokens,
+                                          2 * tokens);
+    batches_.fill(step - first_step_, i, on_host.first(tokens),
+                  on_host.last(tokens));
+    device_.copy_to_device(both, on_host.data());
+    batches.push_back({both.range(0, tokens), both.range(tokens, tokens)});
+  }
+  // In the slot of the step itself, whose figures have been read.
+  clock_.begin_step(step);
+  comm_.begin_step(step);
+  issue_gradients(batches, numbers_[step % in_flight].loss);
+  look(found.gradients, [&](const Shard& shard) {
+    if (shard.count > 0) download(device_, values, shard.gradients);
+  });
+  return found;
 }
 
 std::vector<TraceRow> StepEngine::trace_rows(std::int64_t step) const {

@@ -58,6 +58,15 @@ class StepEngine {
   };
   Result wait(std::int64_t step);
 
+  // Computes the gradients of a step that was waited for again, after those
+  // issued, and says by Parameter::index which have values of this rank's
+  // shards that are not finite. Every rank calls. Weights are as of the last
+  // step issued.
+  struct NonFinite {
+    std::vector<double> weights, gradients;  // 1 where so, 0 elsewhere
+  };
+  NonFinite find_non_finite(std::int64_t step);
+
   double learning_rate(std::int64_t step) const;
   ParameterStore& store() { return store_; }
   GradientSync& sync() { return *sync_; }
@@ -82,6 +91,9 @@ class StepEngine {
   };
   void issue_phases(std::int64_t step);
   std::vector<TraceRow> trace_rows(std::int64_t step) const;
+  // Forward and backward passes of all micro-steps: the mean loss, f64[1], and
+  // gradients that are the mean over ranks.
+  void issue_gradients(std::span<const BatchFeeder::Batch>, const Tensor& loss);
   // All of a step between its tokens' arrival and the reading of its numbers.
   void issue_work(std::int64_t step, std::span<const BatchFeeder::Batch>);
   void launch_work(std::int64_t step, std::span<const BatchFeeder::Batch>);
@@ -90,6 +102,7 @@ class StepEngine {
   const Options& options_;
   Device& device_;
   Communicator& comm_;
+  const Batches& batches_;
   CosineSchedule schedule_;
   ParameterStore store_;
   std::unique_ptr<GradientSync> sync_;
@@ -102,6 +115,7 @@ class StepEngine {
   std::array<Numbers, in_flight> numbers_;
   bool uses_graphs_;
   bool has_issued_ = false;
+  std::int64_t first_step_ = 0;  // that was issued, where batches begin
   std::array<Capture, in_flight> captures_;
 };
 

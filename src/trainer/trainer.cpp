@@ -1,8 +1,11 @@
 #include "trainer/trainer.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 
+#include "checkpoint/replicas.h"
 #include "checkpoint/weights.h"
 #include "core/random.h"
 #include "core/stop_signal.h"
@@ -65,6 +68,25 @@ RankFigures unpacked(std::span<const double> row) {
   return figures;
 }
 
+// Element by element; every rank gives equally many.
+std::vector<double> sum_over_ranks(const std::vector<double>& mine,
+                                   World& world) {
+  std::vector<double> sum(mine.size());
+  const std::vector<double> all = world.all_gather(mine);
+  for (std::size_t i = 0; i < all.size(); ++i) sum[i % sum.size()] += all[i];
+  return sum;
+}
+
+// "2 (host-a), 5 (host-b)"
+std::string describe(const std::vector<int>& ranks, World& world) {
+  const auto hosts = world.all_gather(world.place().host);
+  std::vector<std::string> texts;
+  for (const int rank : ranks) {
+    texts.push_back(fmt::format("{} ({})", rank, hosts[rank]));
+  }
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
 // One of the vocabulary by the model's probabilities, at temperature 0.8.
 std::int32_t sample(std::span<const float> logits, double uniform) {
   constexpr double temperature = 0.8;
@@ -113,6 +135,7 @@ Trainer::Trainer(const Options& options, World& world, Backend& backend,
     : options_(options),
       world_(world),
       device_(*backend.device),
+      comm_(comm),
       data_(data),
       start_(start),
       reported_(start_.step),
@@ -156,6 +179,10 @@ void Trainer::run(const Outputs& outputs, Console& console) {
       if (outputs.record != nullptr) outputs.record->add_validation(step, loss);
       console.validation(step, loss);
     }
+    if (options_.verify_every > 0 && step % options_.verify_every == 0) {
+      report_up_to(step, outputs, console);
+      verify_replicas(console);
+    }
     if (checkpoint_is_due(step)) {
       report_up_to(step, outputs, console);
       save_checkpoint(outputs);
@@ -174,12 +201,14 @@ void Trainer::report(std::int64_t step, const Outputs& outputs,
                      Console& console) {
   RunRecord* const record = outputs.record;
   const StepEngine::Result mine = engine_->wait(step);
+  world_.begin_step(step);
   // What ranks must agree on travels with the figures: they save and stop
   // after the same step.
   std::vector<double> row = packed(mine.figures);
   const auto figure_count = row.size();
   const bool busy = outputs.saver != nullptr && outputs.saver->busy();
-  row.insert(row.end(), {mine.loss, double(stop_signal()), double(busy)});
+  row.insert(row.end(), {mine.loss, mine.gradient_norm, double(stop_signal()),
+                         double(busy)});
   const std::vector<double> rows = world_.all_gather(row);
 
   StepFigures figures;
@@ -193,8 +222,10 @@ void Trainer::report(std::int64_t step, const Outputs& outputs,
     figures.ranks.push_back(unpacked(theirs));
     const auto rest = theirs.subspan(figure_count);
     figures.loss += rest[0] / world_.size();
-    stopped_by_ = std::max(stopped_by_, static_cast<int>(rest[1]));
-    saver_busy_ = saver_busy_ || rest[2] != 0;
+    // Norms differ where ranks train apart; one that is not finite shows.
+    if (!std::isfinite(rest[1])) figures.gradient_norm = rest[1];
+    stopped_by_ = std::max(stopped_by_, static_cast<int>(rest[2]));
+    saver_busy_ = saver_busy_ || rest[3] != 0;
   }
   reported_ = step;
   if (options_.trace.contains(step)) {
@@ -218,14 +249,72 @@ void Trainer::report(std::int64_t step, const Outputs& outputs,
     for (const auto& line : outputs.saver->take_warnings()) console.warn(line);
   }
   console.step(figures);
-  if (std::isfinite(figures.loss)) return;
+  const bool updates = options_.mode == Mode::train;
+  if (!std::isfinite(figures.loss) ||
+      (updates && !std::isfinite(figures.gradient_norm))) {
+    handle_non_finite(figures, record, console);
+  }
+}
+
+void Trainer::handle_non_finite(const StepFigures& figures, RunRecord* record,
+                                Console& console) {
   if (record != nullptr) record->flush();
+  std::string what = std::isfinite(figures.loss)
+                         ? fmt::format("the gradient norm is {} at step {}",
+                                       figures.gradient_norm, figures.step)
+                         : fmt::format("the loss is {} at step {}",
+                                       figures.loss, figures.step);
+  bool weights_are_finite = true;
+  if (options_.mode == Mode::train) {
+    const StepEngine::NonFinite mine = engine_->find_non_finite(figures.step);
+    const auto weights = sum_over_ranks(mine.weights, world_);
+    const auto gradients = sum_over_ranks(mine.gradients, world_);
+    const auto is_set = [](double count) { return count > 0; };
+    weights_are_finite = std::ranges::none_of(weights, is_set);
+    // The backward pass comes upon the last one first.
+    const auto& flags = weights_are_finite ? gradients : weights;
+    const auto last = std::find_if(flags.rbegin(), flags.rend(), is_set);
+    if (last != flags.rend()) {
+      const auto index = flags.rend() - last - 1;
+      const auto others = std::ranges::count_if(flags, is_set) - 1;
+      what +=
+          fmt::format("; {} of '{}'{} not finite",
+                      weights_are_finite ? "the gradient" : "weights",
+                      store().parameters()[index]->name,
+                      others == 0 ? (weights_are_finite ? " is" : " are")
+                                  : fmt::format(" and {} more are", others));
+    }
+  }
+  if (options_.on_nonfinite == OnNonFinite::skip && weights_are_finite &&
+      options_.mode == Mode::train) {
+    return console.warn(what + "; its update is skipped");
+  }
   world_.together([&] {
     fail(
-        "the loss is {} at step {}; the record holds every step up to it; "
-        "try a lower --lr, more --warmup-steps or a --clip",
-        figures.loss, step);
+        "{}; the record holds every step up to it; try a lower --lr, more "
+        "--warmup-steps or a --clip",
+        what);
   });
+}
+
+void Trainer::verify_replicas(Console& console) {
+  const Drift drift = find_drift(store(), sync(), device_, comm_, world_);
+  if (drift.ranks.empty()) return;
+  const std::string what = fmt::format(
+      "after step {} '{}' differs on rank {} from that of the other ranks: a "
+      "silent error there",
+      reported_, drift.unit, describe(drift.ranks, world_));
+  if (options_.on_drift == OnDrift::stop || drift.ranks.front() == 0) {
+    world_.together([&] { fail("{}", what); });
+  }
+  std::vector<UnitState> state;
+  gather_state(store(), sync(), world_, state);
+  scatter_state(store(), sync(), world_, all_state,
+                [&](const Unit& unit, StatePart part, std::span<float> values) {
+                  std::ranges::copy(state[unit.index][int(part)],
+                                    values.begin());
+                });
+  console.warn(what + "; all have rank 0's again");
 }
 
 std::int64_t Trainer::samples_per_step() const {

@@ -74,6 +74,10 @@ class Trainer {
                     Console& console);
   void report(std::int64_t step, const Outputs& outputs, Console& console);
   std::int64_t samples_per_step() const;  // of all ranks
+  // Says what was not finite in a step, and ends the run unless it may go on.
+  void handle_non_finite(const StepFigures& figures, RunRecord* record,
+                         Console& console);
+  void verify_replicas(Console& console);
   bool checkpoint_is_due(std::int64_t step) const;
   void save_checkpoint(const Outputs& outputs);
   double validate();
@@ -81,6 +85,7 @@ class Trainer {
   const Options& options_;
   World& world_;
   Device& device_;
+  Communicator& comm_;
   const RunData& data_;
   Position start_;
   std::unique_ptr<StepEngine> engine_;

@@ -88,7 +88,10 @@ TEST_P(Reductions, ClipScalesLargeGradientsOnly) {
   EXPECT_EQ(factor_of(0.5, 1), 1);
   EXPECT_EQ(factor_of(0, 1), 1);
   EXPECT_EQ(factor_of(200, 0), 1);
-  EXPECT_TRUE(std::isnan(factor_of(NAN, 1)));
+  for (const double norm : {double(NAN), double(INFINITY)}) {
+    EXPECT_TRUE(std::isnan(factor_of(norm, 1)));
+    EXPECT_TRUE(std::isnan(factor_of(norm, 0)));
+  }
 }
 
 TEST_P(Reductions, RefuseWrongDtypes) {
@@ -182,6 +185,16 @@ TEST_P(Adamw, TakesHugeGradientsThatWereClipped) {
   step(1, Floats(100, 1e20f), 1e-21f);
   EXPECT_LE(relative_error(master(), exact_p), 1e-6);
   EXPECT_NEAR(get(first)[0], 0.01, 1e-6);
+}
+
+TEST_P(Adamw, ChangesNothingWhereTheFactorIsNotANumber) {
+  start(random_activations(1001, 1));
+  step(1, random_floats(1001, 2));
+  const Floats p = master(), m = get(first), v = get(second);
+  step(2, Floats(1001, INFINITY), NAN);
+  EXPECT_EQ(master(), p);
+  EXPECT_EQ(get(first), m);
+  EXPECT_EQ(get(second), v);
 }
 
 TEST_P(Adamw, DoesNothingToAnEmptyShard) {

@@ -24,6 +24,7 @@ void CpuOps::adamw(const AdamwRange& range, const Tensor& scalars,
   const float* s = scalars.as<float>();
   const AdamwScalars at{s[0], s[1], s[2], s[3], s[4], s[5]};
   const float clip = *factor.as<float>();
+  if (std::isnan(clip)) return;
   const auto keep = static_cast<float>(1.0 - double(at.learning_rate) *
                                                  double(range.weight_decay));
   const auto step =

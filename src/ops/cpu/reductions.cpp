@@ -55,11 +55,11 @@ void CpuOps::clip_factor(const Tensor& factor, const Tensor& sum_of_squares,
                          double clip) {
   check_count(factor, Dtype::f32, 1, "clip_factor: factor");
   check_count(sum_of_squares, Dtype::f64, 1, "clip_factor: sum_of_squares");
-  const double norm = std::sqrt(*sum_of_squares.as<double>());
-  const double ratio = clip / (norm + 1e-6);
-  // A norm that is NaN gives a factor that is NaN.
-  *factor.as<float>() =
-      clip == 0 || ratio > 1 ? 1.0f : static_cast<float>(ratio);
+  float& result = *factor.as<float>();
+  const double squares = *sum_of_squares.as<double>();
+  const double ratio = clip / (std::sqrt(squares) + 1e-6);
+  result = clip == 0 || ratio > 1 ? 1.0f : static_cast<float>(ratio);
+  if (!std::isfinite(squares)) result = NAN;
 }
 
 }  // namespace lockstep
