@@ -32,11 +32,12 @@ void resolve(Options& o, const std::set<std::string>& given, int world_size) {
 
 // The file of "FILE.h5:/dataset".
 std::filesystem::path file_of(const std::string& source) {
-  const auto file =
-      std::filesystem::absolute(source.substr(0, source.find(":/")));
-  std::error_code failed;
-  const auto path = std::filesystem::weakly_canonical(file, failed);
-  return failed ? file : path;
+  const std::filesystem::path file = source.substr(0, source.find(":/"));
+  std::error_code failed;  // as for a source that is nothing but ":/"
+  const auto whole = std::filesystem::absolute(file, failed);
+  if (failed) return file;
+  const auto path = std::filesystem::weakly_canonical(whole, failed);
+  return failed ? whole : path;
 }
 
 void refuse_same_file(std::string_view written, const std::string& target,

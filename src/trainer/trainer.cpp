@@ -263,7 +263,7 @@ void Trainer::handle_non_finite(const StepFigures& figures, RunRecord* record,
                          ? fmt::format("the gradient norm is {} at step {}",
                                        figures.gradient_norm, figures.step)
                          : fmt::format("the loss is {} at step {}",
-                                       figures.loss, figures.step);
+                                       std::abs(figures.loss), figures.step);
   bool weights_are_finite = true;
   if (options_.mode == Mode::train) {
     const StepEngine::NonFinite mine = engine_->find_non_finite(figures.step);

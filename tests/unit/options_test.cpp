@@ -486,6 +486,10 @@ TEST_F(OptionsFile, TakesEntriesBackToo) {
             first.entries());
 }
 
+TEST(Options, ASourceWithoutAFileIsLeftToWhoOpensIt) {
+  EXPECT_EQ(error_of({"--data=:/"}), "accepted");
+}
+
 TEST(Options, EveryOptionDiffersFromItsDefaultInTheTestAbove) {
   const auto defaults = parse({}).entries();
   const auto given = parse(everything).entries();
