@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 
 #include "core/atomic_file.h"
 #include "core/error.h"
@@ -32,6 +34,18 @@ std::int64_t step_in(const std::string& name) {
   return name == name_of(step) ? step : -1;
 }
 
+// Ranks of a run that was killed may outlive its launcher for a moment, so this
+// waits for them. File systems without locks are used without.
+bool lock(int descriptor) {
+  using namespace std::chrono_literals;
+  const auto end = std::chrono::steady_clock::now() + 10s;
+  while (flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(100ms);
+  }
+  return true;
+}
+
 }  // namespace
 
 CheckpointFolder::CheckpointFolder(std::string path) : path_(std::move(path)) {
@@ -40,9 +54,7 @@ CheckpointFolder::CheckpointFolder(std::string path) : path_(std::move(path)) {
   descriptor_ = open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   require(descriptor_ >= 0, "cannot keep checkpoints in {}: {}", path_,
           std::strerror(errno));
-  // File systems without locks are used without.
-  const bool taken =
-      flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  const bool taken = !lock(descriptor_);
   if (taken || access(path_.c_str(), W_OK | X_OK) != 0) {
     const std::string reason =
         taken ? "another run has it" : std::strerror(errno);

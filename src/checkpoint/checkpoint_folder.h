@@ -17,7 +17,7 @@ class CheckpointFolder {
   };
 
   // Makes the folder if it is not there. Error if it cannot, or if another
-  // process has it.
+  // process has it and keeps it for ten seconds.
   explicit CheckpointFolder(std::string path);
   ~CheckpointFolder();
   CheckpointFolder(const CheckpointFolder&) = delete;
