@@ -54,6 +54,7 @@ void with_type(const Tensor& tensor, const char* what, Body body) {
 CudaOps::CudaOps(CudaDevice& device, Precision precision,
                  const std::string& gemm_cache)
     : launch_{device.stream(), device.multiprocessors()},
+      precision_(precision),
       dtype_(compute_dtype(precision)),
       gemm_(device, precision, gemm_cache),
       scratch_(device, "scratch of kernels") {}
@@ -193,7 +194,8 @@ void CudaOps::attention(const Heads& o, const Tensor& lse, const Heads& q,
                         const Heads& k, const Heads& v, bool causal) {
   check_attention(lse, q, k, v, causal, dtype_);
   check_heads_like(o, q, "attention: o");
-  attention::forward(launch_.stream, o, as<float>(lse), q, k, v, causal);
+  attention::forward(launch_.stream, precision_, o, as<float>(lse), q, k, v,
+                     causal);
 }
 
 void CudaOps::attention_backward(const Heads& dq, const Heads& dk,
@@ -207,9 +209,11 @@ void CudaOps::attention_backward(const Heads& dq, const Heads& dk,
   check_heads_like(dq, q, "attention_backward: dq");
   check_heads_like(dk, k, "attention_backward: dk");
   check_heads_like(dv, k, "attention_backward: dv");
-  auto* delta = static_cast<float*>(scratch_.at_least(lse.bytes()));
-  attention::backward(launch_.stream, {dq, dk, dv, dout, o, q, k, v},
-                      as<const float>(lse), delta, causal);
+  const attention::BackwardHeads heads{dq, dk, dv, dout, o, q, k, v};
+  void* const scratch = scratch_.at_least(
+      attention::backward_scratch_bytes(precision_, heads, causal));
+  attention::backward(launch_.stream, precision_, heads, as<const float>(lse),
+                      scratch, causal);
 }
 
 void CudaOps::matmul(const Heads& c, const Heads& a, Transpose op_a,

@@ -91,6 +91,7 @@ class CudaOps final : public Ops {
   void with_gradient(const Tensor& gradient, Body body) const;
 
   kernels::Launch launch_;
+  Precision precision_;
   Dtype dtype_;  // of activations and weights
   Gemm gemm_;
   Workspace scratch_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <limits>
 
 #include "cuda/attention/kernels.h"
@@ -36,9 +37,12 @@ View<T> view(const Heads& heads) {
 }
 
 bool aligned_to_16_bytes(const Heads& heads) {
+  const auto aligned = [&](std::int64_t elements) {
+    return elements * bytes_of(heads.dtype) % 16 == 0;
+  };
   return reinterpret_cast<std::uintptr_t>(heads.data) % 16 == 0 &&
-         heads.batch_stride % 8 == 0 && heads.token_stride % 8 == 0 &&
-         heads.head_stride % 8 == 0;
+         aligned(heads.batch_stride) && aligned(heads.token_stride) &&
+         aligned(heads.head_stride);
 }
 
 template <std::size_t n>
@@ -47,27 +51,57 @@ bool suits_tensor_cores(const std::array<Heads, n>& all) {
          std::all_of(all.begin(), all.end(), aligned_to_16_bytes);
 }
 
-// Head dims of up to 32 would be half zeros in the tiles of the kernels for
-// Hopper.
-bool suits_hopper(int head_dim) {
-  return head_dim > 32 && is_hopper();
+enum class Kernels { single_token, fma, mma, hopper };
+
+template <std::size_t n>
+Kernels kernels_for(Precision precision, const Extents& extents,
+                    const std::array<Heads, n>& all) {
+  if (extents.q_tokens == 1 && extents.k_tokens == 1) {
+    return Kernels::single_token;
+  }
+  if (precision == Precision::fp32 || !suits_tensor_cores(all)) {
+    return Kernels::fma;
+  }
+  // Head dims of up to 32 would be half zeros in the tiles of the kernels for
+  // Hopper.
+  const bool suits_hopper =
+      precision == Precision::bf16 && extents.head_dim > 32 && is_hopper();
+  return suits_hopper ? Kernels::hopper : Kernels::mma;
+}
+Kernels kernels_for(Precision precision, const Extents& extents,
+                    const BackwardHeads& at) {
+  return kernels_for(
+      precision, extents,
+      std::array{at.dq, at.dk, at.dv, at.dout, at.o, at.q, at.k, at.v});
 }
 
-void forward_by_tensor_cores(cudaStream_t stream,
-                             const Forward<bf16>& problem) {
-  suits_hopper(problem.extents.head_dim) ? hopper_forward(stream, problem)
-                                         : mma_forward(stream, problem);
-}
-
-void backward_by_tensor_cores(cudaStream_t stream,
-                              const Backward<bf16>& problem) {
-  if (suits_hopper(problem.extents.head_dim)) {
-    hopper_backward(stream, problem);
-  } else {
-    compute_delta(stream, problem);
-    mma_backward(stream, problem);
+DqSums dq_sums(const Extents& extents, Kernels kernels) {
+  switch (kernels) {
+    case Kernels::fma:
+      return fma_dq_sums(extents);
+    case Kernels::hopper:
+      return hopper_dq_sums(extents);
+    default:
+      return {};
   }
 }
+
+// Where the backward pass's scratch memory has what.
+struct Scratch {
+  std::int64_t turns, turns_at, sums_at, bytes;
+
+  Scratch(const Extents& extents, Kernels kernels) {
+    const auto aligned = [](std::int64_t count) {
+      constexpr std::int64_t line = 128;
+      return (count * 4 + line - 1) / line * line;
+    };
+    const DqSums sums = dq_sums(extents, kernels);
+    turns = extents.sequences() * sums.rounds;
+    turns_at = aligned(extents.sequences() * extents.q_tokens);  // after delta
+    sums_at = turns_at + aligned(turns);
+    bytes = sums_at + aligned(turns * sums.round_floats);
+  }
+};
 
 template <class T>
 Forward<T> forward_problem(const Heads& o, float* lse, const Heads& q,
@@ -77,62 +111,68 @@ Forward<T> forward_problem(const Heads& o, float* lse, const Heads& q,
 }
 
 template <class T>
-Backward<T> backward_problem(const BackwardHeads& at, const float* lse,
-                             float* delta, bool causal) {
-  return {extents_of(at.q, at.k, causal),
+Backward<T> backward_problem(const Extents& extents, const BackwardHeads& at,
+                             const float* lse, const Scratch& scratch,
+                             void* memory) {
+  auto* const bytes = static_cast<std::byte*>(memory);
+  return {extents,
           view<T>(at.dq),
           view<T>(at.dk),
           view<T>(at.dv),
           view<const T>(at.dout),
           view<const T>(at.o),
           lse,
-          delta,
           view<const T>(at.q),
           view<const T>(at.k),
-          view<const T>(at.v)};
-}
-
-bool is_single_token(const Extents& extents) {
-  return extents.q_tokens == 1 && extents.k_tokens == 1;
+          view<const T>(at.v),
+          reinterpret_cast<float*>(bytes),
+          reinterpret_cast<int*>(bytes + scratch.turns_at),
+          reinterpret_cast<float*>(bytes + scratch.sums_at)};
 }
 
 }  // namespace
 
-void forward(cudaStream_t stream, const Heads& o, float* lse, const Heads& q,
-             const Heads& k, const Heads& v, bool causal) {
+void forward(cudaStream_t stream, Precision precision, const Heads& o,
+             float* lse, const Heads& q, const Heads& k, const Heads& v,
+             bool causal) {
   const auto run = [&]<class T>(T) {
     const auto problem = forward_problem<T>(o, lse, q, k, v, causal);
-    if (is_single_token(problem.extents)) {
-      single_token_forward(stream, problem);
-    } else if constexpr (std::is_same_v<T, bf16>) {
-      const bool fits = suits_tensor_cores(std::array{o, q, k, v});
-      fits ? forward_by_tensor_cores(stream, problem)
-           : fma_forward(stream, problem);
-    } else {
-      fma_forward(stream, problem);
+    const Kernels kernels =
+        kernels_for(precision, problem.extents, std::array{o, q, k, v});
+    if (kernels == Kernels::single_token) {
+      return single_token_forward(stream, problem);
     }
+    if constexpr (std::is_same_v<T, bf16>) {
+      if (kernels == Kernels::hopper) return hopper_forward(stream, problem);
+    }
+    kernels == Kernels::mma ? mma_forward(stream, problem)
+                            : fma_forward(stream, problem);
   };
   q.dtype == Dtype::bf16 ? run(bf16{}) : run(float{});
 }
 
-void backward(cudaStream_t stream, const BackwardHeads& at, const float* lse,
-              float* delta, bool causal) {
+std::int64_t backward_scratch_bytes(Precision precision,
+                                    const BackwardHeads& at, bool causal) {
+  const Extents extents = extents_of(at.q, at.k, causal);
+  return Scratch(extents, kernels_for(precision, extents, at)).bytes;
+}
+
+void backward(cudaStream_t stream, Precision precision, const BackwardHeads& at,
+              const float* lse, void* memory, bool causal) {
   const auto run = [&]<class T>(T) {
-    const auto problem = backward_problem<T>(at, lse, delta, causal);
-    if (is_single_token(problem.extents)) {
-      single_token_backward(stream, problem);
-      return;
+    const Extents extents = extents_of(at.q, at.k, causal);
+    const Kernels kernels = kernels_for(precision, extents, at);
+    const Scratch scratch(extents, kernels);
+    const auto problem = backward_problem<T>(extents, at, lse, scratch, memory);
+    if (kernels == Kernels::single_token) {
+      return single_token_backward(stream, problem);
     }
+    compute_delta(stream, problem, scratch.turns);
     if constexpr (std::is_same_v<T, bf16>) {
-      const bool fits = suits_tensor_cores(
-          std::array{at.dq, at.dk, at.dv, at.dout, at.o, at.q, at.k, at.v});
-      if (fits) {
-        backward_by_tensor_cores(stream, problem);
-        return;
-      }
+      if (kernels == Kernels::hopper) return hopper_backward(stream, problem);
     }
-    compute_delta(stream, problem);
-    fma_backward(stream, problem);
+    kernels == Kernels::mma ? mma_backward(stream, problem)
+                            : fma_backward(stream, problem);
   };
   at.q.dtype == Dtype::bf16 ? run(bf16{}) : run(float{});
 }

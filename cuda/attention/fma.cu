@@ -1,414 +1,538 @@
+#include <type_traits>
+
 #include "cuda/attention/rows.cuh"
+#include "cuda/attention/turns.cuh"
 
 // Flash attention in fp32 arithmetic, without tensor cores. A block of 16×16
-// threads works on a tile of its own tokens against one tile of the other
-// side's tokens after the other. Tiles get shorter as heads get wider, so that
-// each matrix takes 16 KiB of shared memory (17 with padding): three and the
-// probabilities forward (up to 70 KB), four and the probabilities backward (up
-// to 87 KB). Thread (x, y) has rows y·R…y·R+R-1 and columns x, x+16, … of the
-// scores, and columns 4x…4x+3, 4x+64…, … of outputs. Every sum runs in a fixed
-// order.
+// threads works on a tile of its own tokens, of R times 16, against tiles of
+// the other side's, of C times 16. Of scores, thread (x, y) has rows y, y+16, …
+// and columns x, x+16, …; of outputs, the same rows and every 16th group of
+// columns. Rows in shared memory are 4 floats longer than they need to be, so
+// that rows that are read at once are in different banks. What comes next
+// travels while products are taken of what is there.
+//             D    own tokens  other's  shared memory  registers
+//   forward   64   128         64        86 KB         128, two blocks an SM
+//             80   128         64       102 KB         255
+//             96   128         64       118 KB         255
+//             128  128         64       150 KB         255
+//             256   64         32       139 KB         255
+//   backward  64    64         64        85 KB         128, two blocks an SM
+//             80    64         64       101 KB         255
+//             96    64         64       117 KB         255
+//             128   64         64       149 KB         255
+//             256   32         32       135 KB         255
+// Every sum runs in a fixed order.
 namespace lockstep::attention {
-namespace {
 
-constexpr int threads = 256;
+constexpr int side = 16;  // of a block
+constexpr int threads = side * side;
 
-// Sizes for head dims up to D.
-template <int D>
+// Own tokens by those of the other side, R×C a thread; blocks of an SM.
+template <int D_, int R_, int C_, int blocks_>
 struct Tile {
-  static constexpr int tokens = 4096 / D;
-  static constexpr int R = tokens / 16;  // rows, and columns, of a thread
-  static constexpr int stride = D + 4;   // of a row of a matrix
-  static constexpr int score_stride = tokens + 4;
-  static constexpr int matrix = tokens * stride;        // floats
-  static constexpr int scores = tokens * score_stride;  // floats
+  static constexpr int D = D_, R = R_, C = C_, blocks = blocks_;
+  static constexpr int rows = R * side, columns = C * side;
+  static constexpr int stride = D + 4;
+  static constexpr int unrolled = blocks == 1 ? 2 : 1;  // takes registers
+  static constexpr int width = D % 64 == 0 ? 4 : D % 32 == 0 ? 2 : 1;
+  // Weights on their way from scores to a product, in the forward pass a half
+  // of the columns at a time.
+  static constexpr int half = columns > 32 ? columns / 2 : columns;
+  static constexpr int half_stride = half + 4;
+  static constexpr int weight_stride = columns + 4;
+
+  static constexpr int forward_bytes =
+      ((rows + 2 * columns) * stride + rows * half_stride) * 4;
+  static constexpr int backward_bytes =
+      (2 * (rows + columns) * stride + rows * weight_stride) * 4;
+  // dq of a round, which is a tile of the other side's.
+  static constexpr int round_floats = columns * D;
 };
 
-// Tokens [first, first + tile) as fp32; zeros beyond the last token and beyond
-// the head dim.
-template <int D, class T>
-__device__ void load_tile(float* to, const T* from, std::int64_t token_stride,
-                          int first, int tokens, int head_dim) {
-#pragma unroll 4
-  for (int i = threadIdx.x; i < Tile<D>::tokens * D; i += threads) {
-    const int row = i / D, column = i % D;
-    const bool inside = first + row < tokens && column < head_dim;
-    to[row * Tile<D>::stride + column] =
-        inside ? to_float(from[(first + row) * token_stride + column]) : 0.0f;
-  }
+namespace {
+
+// Up to `width` adjacent floats.
+template <int width>
+struct alignas(4 * width) Adjacent {
+  float at[width];
+};
+template <int width>
+__device__ Adjacent<width> load(const float* from) {
+  return *reinterpret_cast<const Adjacent<width>*>(from);
 }
 
-template <int D>
-using Scores = float[Tile<D>::R][Tile<D>::R];
-template <int D>
-using Outputs = float[Tile<D>::R][D / 16];
+// The column of a thread's c-th output.
+template <class Tile>
+__device__ int column_of(int c) {
+  constexpr int width = Tile::width;
+  return c / width * side * width + threadIdx.x % side * width + c % width;
+}
 
-// scores = a·bᵀ for the thread's rows of a and columns (rows of b).
-template <int D>
-__device__ void dot_rows(Scores<D>& scores, const float* a, const float* b) {
-  constexpr int R = Tile<D>::R, stride = Tile<D>::stride;
-  const float* a_rows = a + threadIdx.x / 16 * R * stride;
-  const float* b_rows = b + threadIdx.x % 16 * stride;
-#pragma unroll
-  for (int i = 0; i < R; ++i) {
-#pragma unroll
-    for (int j = 0; j < R; ++j) scores[i][j] = 0;
-  }
-#pragma unroll 1
-  for (int d = 0; d < D; d += 4) {
-    float4 left[R], right[R];
-#pragma unroll
-    for (int i = 0; i < R; ++i) {
-      left[i] = *reinterpret_cast<const float4*>(a_rows + i * stride + d);
-      right[i] = *reinterpret_cast<const float4*>(b_rows + i * 16 * stride + d);
-    }
-#pragma unroll
-    for (int i = 0; i < R; ++i) {
-#pragma unroll
-      for (int j = 0; j < R; ++j) {
-        float sum = scores[i][j];
-        sum = fmaf(left[i].x, right[j].x, sum);
-        sum = fmaf(left[i].y, right[j].y, sum);
-        sum = fmaf(left[i].z, right[j].z, sum);
-        scores[i][j] = fmaf(left[i].w, right[j].w, sum);
+// Starts to copy tokens [first, first + rows) as fp32; zeros beyond the last
+// token and beyond the head dim.
+template <class Tile, int rows, class T>
+__device__ void start_load(float* to, const T* from, std::int64_t token_stride,
+                           int first, int tokens, int head_dim) {
+  constexpr int groups = Tile::D / 4;
+  const bool by_four = reinterpret_cast<std::uintptr_t>(from) % 16 == 0 &&
+                       token_stride % 4 == 0 && head_dim % 4 == 0;
+#pragma unroll 2
+  for (int i = threadIdx.x; i < rows * groups; i += threads) {
+    const int row = i / groups, column = i % groups * 4;
+    float* const at = to + row * Tile::stride + column;
+    const T* const source = from + (first + row) * token_stride + column;
+    const bool exists = first + row < tokens;
+    if constexpr (std::is_same_v<T, float>) {
+      if (by_four) {
+        const bool inside = exists && column < head_dim;
+        copy_async_16(at, inside ? source : from, inside);
+      } else {
+        for (int j = 0; j < 4; ++j) {
+          const bool inside = exists && column + j < head_dim;
+          copy_async_4(at + j, inside ? source + j : from, inside);
+        }
+      }
+    } else {
+      for (int j = 0; j < 4; ++j) {
+        const bool inside = exists && column + j < head_dim;
+        at[j] = inside ? to_float(source[j]) : 0.0f;
       }
     }
   }
 }
 
-// out += scores·b, with the scores passing through shared memory. Only the 16
-// threads of the same y share rows of them, which are half a warp.
-template <int D>
-__device__ void add_product(Outputs<D>& out, const Scores<D>& scores,
-                            float* shared_scores, const float* b) {
-  constexpr int R = Tile<D>::R;
-  constexpr int score_stride = Tile<D>::score_stride;
-  const int x = threadIdx.x % 16;
-  float* rows = shared_scores + threadIdx.x / 16 * R * score_stride;
-  __syncwarp();  // the last product's readers are done
+// scores = a·bᵀ.
+template <class Tile>
+__device__ void multiply_columns(float (&scores)[Tile::R][Tile::C],
+                                 const float* a, const float* b) {
+  constexpr int stride = Tile::stride;
+  const float* const a_rows = a + threadIdx.x / side * stride;
+  const float* const b_rows = b + threadIdx.x % side * stride;
 #pragma unroll
-  for (int i = 0; i < R; ++i) {
+  for (int i = 0; i < Tile::R; ++i) {
 #pragma unroll
-    for (int j = 0; j < R; ++j) {
-      rows[i * score_stride + x + 16 * j] = scores[i][j];
+    for (int j = 0; j < Tile::C; ++j) scores[i][j] = 0;
+  }
+#pragma unroll(Tile::unrolled)
+  for (int d = 0; d < Tile::D; d += 4) {
+    Adjacent<4> right[Tile::C];
+#pragma unroll
+    for (int j = 0; j < Tile::C; ++j) {
+      right[j] = load<4>(b_rows + j * side * stride + d);
+    }
+#pragma unroll
+    for (int i = 0; i < Tile::R; ++i) {
+      const Adjacent<4> left = load<4>(a_rows + i * side * stride + d);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+#pragma unroll
+        for (int j = 0; j < Tile::C; ++j) {
+          scores[i][j] = fmaf(left.at[k], right[j].at[k], scores[i][j]);
+        }
+      }
+    }
+  }
+}
+
+// Columns [first, first + count) of weights to shared memory, where only the
+// 16 threads that have the same rows read them: half a warp.
+template <class Tile, int count, int stride>
+__device__ void store_weights(float* to,
+                              const float (&weights)[Tile::R][Tile::C],
+                              int first) {
+  const int x = threadIdx.x % side, y = threadIdx.x / side;
+  __syncwarp();  // what was there has been read
+#pragma unroll
+  for (int i = 0; i < Tile::R; ++i) {
+#pragma unroll
+    for (int j = 0; j < count / side; ++j) {
+      to[(y + i * side) * stride + x + j * side] = weights[i][first / side + j];
     }
   }
   __syncwarp();
-#pragma unroll 4
-  for (int n = 0; n < Tile<D>::tokens; ++n) {
-    float weight[R];
+}
+
+// out += weights·values, where weights has `count` columns and values rows.
+template <class Tile, int count, int stride>
+__device__ void add_product(float (&out)[Tile::R][Tile::D / side],
+                            const float* weights, const float* values) {
+  constexpr int width = Tile::width;
+  const float* const rows = weights + threadIdx.x / side * stride;
+  const float* const columns = values + column_of<Tile>(0);
+#pragma unroll(Tile::unrolled)
+  for (int n = 0; n < count; n += 4) {
+    Adjacent<4> weight[Tile::R];
 #pragma unroll
-    for (int i = 0; i < R; ++i) weight[i] = rows[i * score_stride + n];
+    for (int i = 0; i < Tile::R; ++i) {
+      weight[i] = load<4>(rows + i * side * stride + n);
+    }
 #pragma unroll
-    for (int c = 0; c < D / 64; ++c) {
-      const float4 value = *reinterpret_cast<const float4*>(
-          b + n * Tile<D>::stride + 4 * x + 64 * c);
+    for (int k = 0; k < 4; ++k) {
 #pragma unroll
-      for (int i = 0; i < R; ++i) {
-        out[i][4 * c] = fmaf(weight[i], value.x, out[i][4 * c]);
-        out[i][4 * c + 1] = fmaf(weight[i], value.y, out[i][4 * c + 1]);
-        out[i][4 * c + 2] = fmaf(weight[i], value.z, out[i][4 * c + 2]);
-        out[i][4 * c + 3] = fmaf(weight[i], value.w, out[i][4 * c + 3]);
+      for (int c = 0; c < Tile::D / side; c += width) {
+        const Adjacent<width> value =
+            load<width>(columns + (n + k) * Tile::stride + c * side);
+#pragma unroll
+        for (int i = 0; i < Tile::R; ++i) {
+#pragma unroll
+          for (int w = 0; w < width; ++w) {
+            out[i][c + w] = fmaf(weight[i].at[k], value.at[w], out[i][c + w]);
+          }
+        }
       }
     }
   }
 }
 
-// Row i of the thread's outputs, times factor, to a row in device memory.
-template <int D, class T>
-__device__ void store_row(T* to, const float (&row)[D / 16], float factor,
-                          int head_dim) {
+// A row of the thread's outputs, times factor, to device memory.
+template <class Tile, class T>
+__device__ void store_row(T* to, const float (&row)[Tile::D / side],
+                          float factor, int head_dim) {
 #pragma unroll
-  for (int c = 0; c < D / 16; ++c) {
-    const int column = threadIdx.x % 16 * 4 + c / 4 * 64 + c % 4;
+  for (int c = 0; c < Tile::D / side; ++c) {
+    const int column = column_of<Tile>(c);
     if (column < head_dim) assign(to[column], row[c] * factor);
   }
 }
 
 // Over the 16 threads that share rows.
 __device__ float row_max(float x) {
-  for (int offset = 8; offset > 0; offset /= 2) {
+  for (int offset = side / 2; offset > 0; offset /= 2) {
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
   }
   return x;
 }
 __device__ float row_sum(float x) {
-  for (int offset = 8; offset > 0; offset /= 2) {
+  for (int offset = side / 2; offset > 0; offset /= 2) {
     x += __shfl_xor_sync(0xffffffffu, x, offset);
   }
   return x;
 }
 
-// The number of keys that a query sees.
-__device__ int keys_of(int query, const Extents& extents) {
-  return extents.causal ? min(query + 1, extents.k_tokens) : extents.k_tokens;
-}
-
-template <class T, int D>
-__global__ void __launch_bounds__(threads)
+template <class T, class Tile>
+__global__ void __launch_bounds__(threads, Tile::blocks)
     forward_kernel(const Forward<T> problem) {
-  constexpr int R = Tile<D>::R, tile = Tile<D>::tokens;
-  extern __shared__ float shared[];
-  float* q = shared;
-  float* k = q + Tile<D>::matrix;
-  float* v = k + Tile<D>::matrix;
-  float* scores = v + Tile<D>::matrix;
+  constexpr int D = Tile::D, R = Tile::R, C = Tile::C;
+  constexpr int queries = Tile::rows, keys = Tile::columns;
+  extern __shared__ __align__(16) float shared[];
+  float* const q_tile = shared;
+  float* const k_tile = q_tile + queries * Tile::stride;
+  float* const v_tile = k_tile + keys * Tile::stride;
+  float* const weights = v_tile + keys * Tile::stride;
 
   const Extents& extents = problem.extents;
   const Work work = work_of_block(extents.batch * extents.heads);
-  const int last_tile = (extents.q_tokens - 1) / tile;
-  const int first_query = (last_tile - work.tile) * tile;  // long rows first
-  const int y = threadIdx.x / 16, x = threadIdx.x % 16;
-  load_tile<D>(q, rows_of(problem.q, work.sequence, extents.heads),
-               problem.q.token_stride, first_query, extents.q_tokens,
-               extents.head_dim);
+  const int last_tile = (extents.q_tokens - 1) / queries;
+  const int first_query = (last_tile - work.tile) * queries;  // long rows first
+  const int x = threadIdx.x % side, y = threadIdx.x / side;
+  const T* const k = rows_of(problem.k, work.sequence, extents.heads);
+  const T* const v = rows_of(problem.v, work.sequence, extents.heads);
+  const auto start_keys = [&](int first_key) {
+    start_load<Tile, keys>(k_tile, k, problem.k.token_stride, first_key,
+                           extents.k_tokens, extents.head_dim);
+    commit_copies();
+  };
+  start_load<Tile, queries>(
+      q_tile, rows_of(problem.q, work.sequence, extents.heads),
+      problem.q.token_stride, first_query, extents.q_tokens, extents.head_dim);
+  start_keys(0);
 
-  Outputs<D> out = {};
+  float out[R][D / side] = {};
+  // Maxima in units of log2, sums of the thread's own columns.
   float maximum[R], sum[R];
 #pragma unroll
   for (int i = 0; i < R; ++i) {
     maximum[i] = -INFINITY;
     sum[i] = 0;
   }
-  const int keys = keys_of(first_query + tile - 1, extents);
-  for (int first_key = 0; first_key < keys; first_key += tile) {
-    __syncthreads();
-    load_tile<D>(k, rows_of(problem.k, work.sequence, extents.heads),
-                 problem.k.token_stride, first_key, extents.k_tokens,
-                 extents.head_dim);
-    load_tile<D>(v, rows_of(problem.v, work.sequence, extents.heads),
-                 problem.v.token_stride, first_key, extents.k_tokens,
-                 extents.head_dim);
-    __syncthreads();
-    Scores<D> s;
-    dot_rows<D>(s, q, k);
+  const float scale = extents.scale * log2_e;
+  const int end = extents.causal ? min(first_query + queries, extents.k_tokens)
+                                 : extents.k_tokens;
+  for (int first_key = 0; first_key < end; first_key += keys) {
+    wait_for_copies<0>();
+    __syncthreads();  // the last tile's values have been read
+    start_load<Tile, keys>(v_tile, v, problem.v.token_stride, first_key,
+                           extents.k_tokens, extents.head_dim);
+    commit_copies();
+    float s[R][C];
+    multiply_columns<Tile>(s, q_tile, k_tile);
+    wait_for_copies<0>();
+    __syncthreads();  // the keys have been read
+    if (first_key + keys < end) start_keys(first_key + keys);
+
+    if (extents.causal ? first_key + keys > first_query + 1
+                       : first_key + keys > extents.k_tokens) {
+#pragma unroll
+      for (int i = 0; i < R; ++i) {
+        const int limit = (extents.causal ? first_query + y + i * side + 1
+                                          : extents.k_tokens) -
+                          first_key - x;
+#pragma unroll
+        for (int j = 0; j < C; ++j) {
+          if (j * side >= limit) s[i][j] = -INFINITY;
+        }
+      }
+    }
 #pragma unroll
     for (int i = 0; i < R; ++i) {
-      const int limit = keys_of(first_query + y * R + i, extents) - first_key;
-      float best = maximum[i];
+      float best = s[i][0];
 #pragma unroll
-      for (int j = 0; j < R; ++j) {
-        s[i][j] = x + 16 * j < limit ? s[i][j] * extents.scale : -INFINITY;
-        best = fmaxf(best, s[i][j]);
-      }
-      best = row_max(best);
-      const float correction = expf(maximum[i] - best);
+      for (int j = 1; j < C; ++j) best = fmaxf(best, s[i][j]);
+      best = fmaxf(maximum[i], row_max(best) * scale);
+      const float correction = exp2_fast(maximum[i] - best);
       maximum[i] = best;
       sum[i] *= correction;
 #pragma unroll
-      for (int j = 0; j < R; ++j) {
-        s[i][j] = expf(s[i][j] - best);
+      for (int j = 0; j < C; ++j) {
+        s[i][j] = exp2_fast(fmaf(s[i][j], scale, -best));
         sum[i] += s[i][j];
       }
 #pragma unroll
-      for (int c = 0; c < D / 16; ++c) out[i][c] *= correction;
+      for (int c = 0; c < D / side; ++c) out[i][c] *= correction;
     }
-    add_product<D>(out, s, scores, v);
+#pragma unroll
+    for (int first = 0; first < keys; first += Tile::half) {
+      store_weights<Tile, Tile::half, Tile::half_stride>(weights, s, first);
+      add_product<Tile, Tile::half, Tile::half_stride>(
+          out, weights, v_tile + first * Tile::stride);
+    }
   }
 
-  T* o = rows_of(problem.o, work.sequence, extents.heads);
+  T* const o = rows_of(problem.o, work.sequence, extents.heads);
 #pragma unroll
   for (int i = 0; i < R; ++i) {
-    const int query = first_query + y * R + i;
+    const int query = first_query + y + i * side;
     const float total = row_sum(sum[i]);
     if (query >= extents.q_tokens) continue;
-    store_row<D>(o + query * problem.o.token_stride, out[i], 1 / total,
-                 extents.head_dim);
+    store_row<Tile>(o + query * problem.o.token_stride, out[i], 1 / total,
+                    extents.head_dim);
     if (x == 0) {
       problem.lse[work.sequence * extents.q_tokens + query] =
-          maximum[i] + logf(total);
+          (maximum[i] + log2f(total)) / log2_e;
     }
   }
 }
 
-// dk and dv of a tile of keys, going through the queries that see them.
-template <class T, int D>
-__global__ void __launch_bounds__(threads)
-    key_gradient_kernel(const Backward<T> problem) {
-  constexpr int R = Tile<D>::R, tile = Tile<D>::tokens;
-  extern __shared__ float shared[];
-  float* k = shared;
-  float* v = k + Tile<D>::matrix;
-  float* q = v + Tile<D>::matrix;
-  float* dout = q + Tile<D>::matrix;
-  float* scores = dout + Tile<D>::matrix;
-
-  const Extents& extents = problem.extents;
-  const Work work = work_of_block(extents.batch * extents.heads);
-  const int first_key = work.tile * tile;
-  const int y = threadIdx.x / 16, x = threadIdx.x % 16;
-  load_tile<D>(k, rows_of(problem.k, work.sequence, extents.heads),
-               problem.k.token_stride, first_key, extents.k_tokens,
-               extents.head_dim);
-  load_tile<D>(v, rows_of(problem.v, work.sequence, extents.heads),
-               problem.v.token_stride, first_key, extents.k_tokens,
-               extents.head_dim);
-  const float* lse = problem.lse + work.sequence * extents.q_tokens;
-  const float* delta = problem.delta + work.sequence * extents.q_tokens;
-
-  Outputs<D> dk = {}, dv = {};
-  const int start = extents.causal ? first_key : 0;
-  for (int first_query = start; first_query < extents.q_tokens;
-       first_query += tile) {
-    __syncthreads();
-    load_tile<D>(q, rows_of(problem.q, work.sequence, extents.heads),
-                 problem.q.token_stride, first_query, extents.q_tokens,
-                 extents.head_dim);
-    load_tile<D>(dout, rows_of(problem.dout, work.sequence, extents.heads),
-                 problem.dout.token_stride, first_query, extents.q_tokens,
-                 extents.head_dim);
-    __syncthreads();
-    Scores<D> p, ds;
-    dot_rows<D>(p, k, q);
-    dot_rows<D>(ds, v, dout);
+// dq += gradientsᵀ·k for `columns` queries, of which a thread has C neighbours.
+template <class Tile>
+__device__ void multiply_gradients(float (&dq)[Tile::C][Tile::D / side],
+                                   const float* gradients, const float* k) {
+  constexpr int C = Tile::C, width = Tile::width;
+  const float* const rows = gradients + threadIdx.x / side * C;
+  const float* const columns = k + column_of<Tile>(0);
 #pragma unroll
-    for (int j = 0; j < R; ++j) {
-      const int query = first_query + x + 16 * j;
-      const bool inside = query < extents.q_tokens;
-      const float lse_of_query = inside ? lse[query] : INFINITY;
-      const float delta_of_query = inside ? delta[query] : 0.0f;
-      const int limit = keys_of(query, extents) - first_key;
+  for (int i = 0; i < C; ++i) {
 #pragma unroll
-      for (int i = 0; i < R; ++i) {
-        const bool seen = inside && y * R + i < limit;
-        p[i][j] = seen ? expf(p[i][j] * extents.scale - lse_of_query) : 0.0f;
-        ds[i][j] = seen ? p[i][j] * (ds[i][j] - delta_of_query) : 0.0f;
+    for (int c = 0; c < Tile::D / side; ++c) dq[i][c] = 0;
+  }
+#pragma unroll 4
+  for (int n = 0; n < Tile::rows; ++n) {
+    const Adjacent<C> weight = load<C>(rows + n * Tile::weight_stride);
+#pragma unroll
+    for (int c = 0; c < Tile::D / side; c += width) {
+      const Adjacent<width> value =
+          load<width>(columns + n * Tile::stride + c * side);
+#pragma unroll
+      for (int i = 0; i < C; ++i) {
+#pragma unroll
+        for (int w = 0; w < width; ++w) {
+          dq[i][c + w] = fmaf(weight.at[i], value.at[w], dq[i][c + w]);
+        }
       }
     }
-    add_product<D>(dv, p, scores, dout);
-    add_product<D>(dk, ds, scores, q);
-  }
-
-  T* dk_rows = rows_of(problem.dk, work.sequence, extents.heads);
-  T* dv_rows = rows_of(problem.dv, work.sequence, extents.heads);
-#pragma unroll
-  for (int i = 0; i < R; ++i) {
-    const int key = first_key + y * R + i;
-    if (key >= extents.k_tokens) continue;
-    store_row<D>(dk_rows + key * problem.dk.token_stride, dk[i], extents.scale,
-                 extents.head_dim);
-    store_row<D>(dv_rows + key * problem.dv.token_stride, dv[i], 1.0f,
-                 extents.head_dim);
   }
 }
 
-// dq of a tile of queries, going through the keys that they see.
-template <class T, int D>
-__global__ void __launch_bounds__(threads)
-    query_gradient_kernel(const Backward<T> problem) {
-  constexpr int R = Tile<D>::R, tile = Tile<D>::tokens;
-  extern __shared__ float shared[];
-  float* q = shared;
-  float* dout = q + Tile<D>::matrix;
-  float* k = dout + Tile<D>::matrix;
-  float* v = k + Tile<D>::matrix;
-  float* scores = v + Tile<D>::matrix;
+// The backward pass (Dao 2023, algorithm 2): a block has a tile of keys and
+// goes through the queries that see them, from the last to the first. dq is
+// summed up in turns (see turns.cuh).
+template <class T, class Tile>
+__global__ void __launch_bounds__(threads, Tile::blocks)
+    backward_kernel(const Backward<T> problem) {
+  constexpr int D = Tile::D, R = Tile::R, C = Tile::C;
+  constexpr int keys = Tile::rows, queries = Tile::columns;
+  extern __shared__ __align__(16) float shared[];
+  float* const k_tile = shared;
+  float* const v_tile = k_tile + keys * Tile::stride;
+  float* const q_tile = v_tile + keys * Tile::stride;
+  float* const dout_tile = q_tile + queries * Tile::stride;
+  float* const weights = dout_tile + queries * Tile::stride;
 
   const Extents& extents = problem.extents;
   const Work work = work_of_block(extents.batch * extents.heads);
-  const int last_tile = (extents.q_tokens - 1) / tile;
-  const int first_query = (last_tile - work.tile) * tile;
-  const int y = threadIdx.x / 16, x = threadIdx.x % 16;
-  load_tile<D>(q, rows_of(problem.q, work.sequence, extents.heads),
-               problem.q.token_stride, first_query, extents.q_tokens,
-               extents.head_dim);
-  load_tile<D>(dout, rows_of(problem.dout, work.sequence, extents.heads),
-               problem.dout.token_stride, first_query, extents.q_tokens,
-               extents.head_dim);
-  float lse[R], delta[R];
-#pragma unroll
-  for (int i = 0; i < R; ++i) {
-    const int query = first_query + y * R + i;
-    const bool inside = query < extents.q_tokens;
-    const std::int64_t at = work.sequence * extents.q_tokens + query;
-    lse[i] = inside ? problem.lse[at] : INFINITY;
-    delta[i] = inside ? problem.delta[at] : 0.0f;
-  }
+  const int first_key = work.tile * keys;
+  const int tiles = divide_up(extents.k_tokens, keys);
+  const int rounds = divide_up(extents.q_tokens, queries);
+  const int first_round = extents.causal ? first_key / queries : 0;
+  const int x = threadIdx.x % side, y = threadIdx.x / side;
+  const auto start_queries = [&](float* to, const View<const T>& view,
+                                 int round) {
+    start_load<Tile, queries>(to, rows_of(view, work.sequence, extents.heads),
+                              view.token_stride, round * queries,
+                              extents.q_tokens, extents.head_dim);
+    commit_copies();
+  };
+  start_load<Tile, keys>(
+      k_tile, rows_of(problem.k, work.sequence, extents.heads),
+      problem.k.token_stride, first_key, extents.k_tokens, extents.head_dim);
+  start_load<Tile, keys>(
+      v_tile, rows_of(problem.v, work.sequence, extents.heads),
+      problem.v.token_stride, first_key, extents.k_tokens, extents.head_dim);
+  start_queries(dout_tile, problem.dout, rounds - 1);
+  start_queries(q_tile, problem.q, rounds - 1);
 
-  Outputs<D> dq = {};
-  const int keys = keys_of(first_query + tile - 1, extents);
-  for (int first_key = 0; first_key < keys; first_key += tile) {
+  const float* const lse = problem.lse + work.sequence * extents.q_tokens;
+  const float* const delta = problem.delta + work.sequence * extents.q_tokens;
+  int* const turns = problem.turns + work.sequence * rounds;
+  float* const sums =
+      problem.sums + work.sequence * rounds * Tile::round_floats + threadIdx.x;
+  T* const dq_rows = rows_of(problem.dq, work.sequence, extents.heads);
+  const float scale = extents.scale * log2_e;
+  float dk[R][D / side] = {}, dv[R][D / side] = {};
+  for (int round = rounds - 1; round >= first_round; --round) {
+    const int first_query = round * queries;
+    float lse_of[C], delta_of[C];
+#pragma unroll
+    for (int j = 0; j < C; ++j) {
+      const int query = first_query + x + j * side;
+      // +∞ makes the probabilities of a query that does not exist zero.
+      const bool exists = query < extents.q_tokens;
+      lse_of[j] = exists ? lse[query] * log2_e : INFINITY;
+      delta_of[j] = exists ? delta[query] : 0;
+    }
+    float p[R][C], ds[R][C];
+    wait_for_copies<1>();
     __syncthreads();
-    load_tile<D>(k, rows_of(problem.k, work.sequence, extents.heads),
-                 problem.k.token_stride, first_key, extents.k_tokens,
-                 extents.head_dim);
-    load_tile<D>(v, rows_of(problem.v, work.sequence, extents.heads),
-                 problem.v.token_stride, first_key, extents.k_tokens,
-                 extents.head_dim);
+    multiply_columns<Tile>(ds, v_tile, dout_tile);
+    wait_for_copies<0>();
     __syncthreads();
-    Scores<D> s, ds;
-    dot_rows<D>(s, q, k);
-    dot_rows<D>(ds, dout, v);
+    multiply_columns<Tile>(p, k_tile, q_tile);
+    const bool masked = extents.causal ? first_key + keys > first_query + 1
+                                       : first_key + keys > extents.k_tokens;
 #pragma unroll
     for (int i = 0; i < R; ++i) {
-      const int limit = keys_of(first_query + y * R + i, extents) - first_key;
+      const int key = first_key + y + i * side;
 #pragma unroll
-      for (int j = 0; j < R; ++j) {
-        const float p = expf(s[i][j] * extents.scale - lse[i]);
-        ds[i][j] = x + 16 * j < limit ? p * (ds[i][j] - delta[i]) : 0.0f;
+      for (int j = 0; j < C; ++j) {
+        const int last =
+            extents.causal ? first_query + x + j * side : extents.k_tokens - 1;
+        p[i][j] = masked && key > last
+                      ? 0
+                      : exp2_fast(fmaf(p[i][j], scale, -lse_of[j]));
+        ds[i][j] = p[i][j] * (ds[i][j] - delta_of[j]);
       }
     }
-    add_product<D>(dq, ds, scores, k);
+    store_weights<Tile, queries, Tile::weight_stride>(weights, p, 0);
+    add_product<Tile, queries, Tile::weight_stride>(dv, weights, dout_tile);
+    __syncthreads();  // dout has been read
+    if (round > first_round) {
+      start_queries(dout_tile, problem.dout, round - 1);
+    }
+    store_weights<Tile, queries, Tile::weight_stride>(weights, ds, 0);
+    add_product<Tile, queries, Tile::weight_stride>(dk, weights, q_tile);
+    __syncthreads();  // q has been read, and all gradients are there
+    if (round > first_round) start_queries(q_tile, problem.q, round - 1);
+
+    float dq[C][D / side];
+    multiply_gradients<Tile>(dq, weights, k_tile);
+    const int last_query = first_query + queries - 1;
+    const Turn turn(
+        turns + round, work.tile,
+        extents.causal ? min(last_query / keys, tiles - 1) : tiles - 1);
+    if (threadIdx.x == 0) turn.wait();
+    __syncthreads();
+    float* const sum = sums + std::int64_t{round} * Tile::round_floats;
+#pragma unroll
+    for (int i = 0; i < C; ++i) {
+#pragma unroll
+      for (int c = 0; c < D / side; ++c) {
+        float* const to = sum + (i * (D / side) + c) * threads;
+        if (turn.is_last()) {
+          if (!turn.is_first()) dq[i][c] += __ldcg(to);
+        } else if (turn.is_first()) {
+          __stcg(to, dq[i][c]);
+        } else {
+          atomicAdd(to, dq[i][c]);
+        }
+      }
+      const int query = first_query + y * C + i;
+      if (turn.is_last() && query < extents.q_tokens) {
+        store_row<Tile>(dq_rows + query * problem.dq.token_stride, dq[i],
+                        extents.scale, extents.head_dim);
+      }
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) turn.pass();
   }
 
-  T* rows = rows_of(problem.dq, work.sequence, extents.heads);
+  T* const dk_rows = rows_of(problem.dk, work.sequence, extents.heads);
+  T* const dv_rows = rows_of(problem.dv, work.sequence, extents.heads);
 #pragma unroll
   for (int i = 0; i < R; ++i) {
-    const int query = first_query + y * R + i;
-    if (query >= extents.q_tokens) continue;
-    store_row<D>(rows + query * problem.dq.token_stride, dq[i], extents.scale,
-                 extents.head_dim);
+    const int key = first_key + y + i * side;
+    if (key >= extents.k_tokens) continue;
+    store_row<Tile>(dk_rows + key * problem.dk.token_stride, dk[i],
+                    extents.scale, extents.head_dim);
+    store_row<Tile>(dv_rows + key * problem.dv.token_stride, dv[i], 1.0f,
+                    extents.head_dim);
   }
 }
 
-template <int D>
-constexpr int shared_bytes(int matrices) {
-  return (matrices * Tile<D>::matrix + Tile<D>::scores) *
-         static_cast<int>(sizeof(float));
+// run(Tile{}) for the head dim.
+template <class Run>
+void with_forward_tile(int head_dim, Run run) {
+  if (head_dim <= 64) return run(Tile<64, 8, 4, 2>{});
+  if (head_dim <= 80) return run(Tile<80, 8, 4, 1>{});
+  if (head_dim <= 96) return run(Tile<96, 8, 4, 1>{});
+  if (head_dim <= 128) return run(Tile<128, 8, 4, 1>{});
+  run(Tile<256, 4, 2, 1>{});
 }
-
-template <int D, class T>
-void forward(cudaStream_t stream, const Forward<T>& problem) {
-  constexpr int bytes = shared_bytes<D>(3);
-  const int tiles = divide_up(problem.extents.q_tokens, Tile<D>::tokens);
-  allow_shared(forward_kernel<T, D>, bytes);
-  forward_kernel<T, D>
-      <<<blocks_for(problem.extents, tiles), threads, bytes, stream>>>(problem);
-  check_launch("attention");
-}
-
-template <int D, class T>
-void backward(cudaStream_t stream, const Backward<T>& problem) {
-  constexpr int bytes = shared_bytes<D>(4);
-  const Extents& extents = problem.extents;
-  allow_shared(key_gradient_kernel<T, D>, bytes);
-  key_gradient_kernel<T, D>
-      <<<blocks_for(extents, divide_up(extents.k_tokens, Tile<D>::tokens)),
-         threads, bytes, stream>>>(problem);
-  check_launch("attention backward of keys");
-  allow_shared(query_gradient_kernel<T, D>, bytes);
-  query_gradient_kernel<T, D>
-      <<<blocks_for(extents, divide_up(extents.q_tokens, Tile<D>::tokens)),
-         threads, bytes, stream>>>(problem);
-  check_launch("attention backward of queries");
+template <class Run>
+void with_backward_tile(int head_dim, Run run) {
+  if (head_dim <= 64) return run(Tile<64, 4, 4, 2>{});
+  if (head_dim <= 80) return run(Tile<80, 4, 4, 1>{});
+  if (head_dim <= 96) return run(Tile<96, 4, 4, 1>{});
+  if (head_dim <= 128) return run(Tile<128, 4, 4, 1>{});
+  run(Tile<256, 2, 2, 1>{});
 }
 
 }  // namespace
 
 template <class T>
 void fma_forward(cudaStream_t stream, const Forward<T>& problem) {
-  const int head_dim = problem.extents.head_dim;
-  if (head_dim <= 64) return forward<64>(stream, problem);
-  if (head_dim <= 128) return forward<128>(stream, problem);
-  forward<256>(stream, problem);
+  with_forward_tile(problem.extents.head_dim, [&](auto tile) {
+    using Tile = decltype(tile);
+    constexpr int bytes = Tile::forward_bytes;
+    allow_shared(forward_kernel<T, Tile>, bytes);
+    const int tiles = divide_up(problem.extents.q_tokens, Tile::rows);
+    forward_kernel<T, Tile>
+        <<<blocks_for(problem.extents, tiles), threads, bytes, stream>>>(
+            problem);
+    check_launch("attention");
+  });
+}
+
+DqSums fma_dq_sums(const Extents& extents) {
+  DqSums sums;
+  with_backward_tile(extents.head_dim, [&](auto tile) {
+    using Tile = decltype(tile);
+    sums = {divide_up(extents.q_tokens, Tile::columns), Tile::round_floats};
+  });
+  return sums;
 }
 
 template <class T>
 void fma_backward(cudaStream_t stream, const Backward<T>& problem) {
-  const int head_dim = problem.extents.head_dim;
-  if (head_dim <= 64) return backward<64>(stream, problem);
-  if (head_dim <= 128) return backward<128>(stream, problem);
-  backward<256>(stream, problem);
+  with_backward_tile(problem.extents.head_dim, [&](auto tile) {
+    using Tile = decltype(tile);
+    constexpr int bytes = Tile::backward_bytes;
+    allow_shared(backward_kernel<T, Tile>, bytes);
+    const int tiles = divide_up(problem.extents.k_tokens, Tile::rows);
+    backward_kernel<T, Tile>
+        <<<blocks_for(problem.extents, tiles), threads, bytes, stream>>>(
+            problem);
+    check_launch("attention backward");
+  });
 }
 
 template void fma_forward(cudaStream_t, const Forward<float>&);

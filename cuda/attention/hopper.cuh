@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cuda/attention/mma.cuh"
+#include "cuda/attention/turns.cuh"
 
 // What the attention kernels for Hopper (compute capability 9.0) are made of:
 // PTX of bulk tensor copies, mbarriers and wgmma (PTX ISA, "Asynchronous
@@ -58,14 +59,31 @@ inline Order order_of(const Extents& extents, int tiles, int tokens) {
                                                           : 1;
   return {static_cast<int>(sequences), tiles, static_cast<int>(section)};
 }
-__device__ inline Work work_of_block(const Order& order) {
+// A tile of tokens of a head.
+struct Item {
+  int sequence, batch, head, tile;
+};
+__device__ inline Item item_at(const Order& order, const Extents& extents,
+                               int index) {
   const int per_section = order.section * order.tiles;
-  const int section = blockIdx.x / per_section;
-  const int index = blockIdx.x - section * per_section;
+  const int section = index / per_section;
   const int first = section * order.section;
   const int size = min(order.section, order.sequences - first);
-  return {first + index % size, index / size};
+  index -= section * per_section;
+  const int sequence = first + index % size;
+  const int heads = static_cast<int>(extents.heads);
+  return {sequence, sequence / heads, sequence % heads, index / size};
 }
+
+// Of a grid whose blocks work on several items each: the index of a block's
+// item, for every turn. Turns go through the blocks forwards and backwards, so
+// that the long tiles of a causal pass are followed by short ones.
+__device__ inline int index_of(int turn) {
+  const int blocks = static_cast<int>(gridDim.x);
+  const int block = static_cast<int>(blockIdx.x);
+  return turn * blocks + (turn % 2 == 0 ? block : blocks - 1 - block);
+}
+unsigned multiprocessors();  // of the current device
 
 // Barriers in shared memory.
 __device__ inline void init_barrier(std::uint32_t barrier, int arrivals) {
@@ -124,6 +142,17 @@ __device__ inline void load_box(std::uint32_t to, const CUtensorMap& map,
       "l"(&map), "r"(column), "r"(token), "r"(head), "r"(batch), "r"(barrier)
       : "memory");
 }
+// Copies `rows` tokens of an item's head to a tile.
+template <int D, int rows>
+__device__ void load_tile(std::uint32_t to, const CUtensorMap& map, int token,
+                          const Item& item, std::uint32_t barrier) {
+  for (int panel = 0; panel < panels_of(D); ++panel) {
+    for (int row = 0; row < rows; row += box_rows) {
+      load_box(to + (panel * rows + row) * row_bytes, map, panel * 64,
+               token + row, item.head, item.batch, barrier);
+    }
+  }
+}
 // Copies a box from shared memory, in the issuing thread's bulk group.
 __device__ inline void store_box(const CUtensorMap& map, std::uint32_t from,
                                  int column, int token, int head, int batch) {
@@ -139,13 +168,18 @@ __device__ inline void commit_stores() {
 __device__ inline void wait_for_stores() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
+// Only until what is stored may be overwritten in shared memory.
+__device__ inline void wait_for_store_reads() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
 // Makes this thread's writes to shared memory visible to copies and wgmma.
 __device__ inline void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-// A barrier of one warpgroup; 0 is __syncthreads's.
-__device__ inline void sync_warpgroup(int index) {
-  asm volatile("bar.sync %0, %1;" ::"r"(index + 1), "n"(warpgroup) : "memory");
+// Barrier `index` of so many threads; 0 is __syncthreads's.
+template <int threads>
+__device__ void sync_threads(int index) {
+  asm volatile("bar.sync %0, %1;" ::"r"(index), "n"(threads) : "memory");
 }
 
 // Registers of a thread, for blocks of so many warpgroups that multiply and one
@@ -163,49 +197,55 @@ __device__ void lower_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
-// The next kernel on the stream may start where it was launched to.
-__device__ inline void allow_next_kernel() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
 // Waits until the kernel before this one is done and its writes are seen.
 __device__ inline void wait_for_previous_kernel() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
-// This lane's part of Σ_i a·b of a row, of which a quad of lanes has the whole.
-__device__ inline float dot_rows(const View<const bf16>& a,
-                                 const View<const bf16>& b, int row, int head,
-                                 int batch, int head_dim) {
-  const auto row_of = [&](const View<const bf16>& view) {
-    return view.data + batch * view.batch_stride + row * view.token_stride +
-           head * view.head_stride;
-  };
-  const bf16 *of_a = row_of(a), *of_b = row_of(b);
-  float sum = 0;
-  for (int i = threadIdx.x % 4 * 8; i < head_dim; i += 32) {
-    const uint4 x = __ldg(reinterpret_cast<const uint4*>(of_a + i));
-    const uint4 y = __ldg(reinterpret_cast<const uint4*>(of_b + i));
-    const auto* xs = reinterpret_cast<const __nv_bfloat162*>(&x);
-    const auto* ys = reinterpret_cast<const __nv_bfloat162*>(&y);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float2 p = __bfloat1622float2(xs[j]), r = __bfloat1622float2(ys[j]);
-      sum = fmaf(p.x, r.x, fmaf(p.y, r.y, sum));
-    }
-  }
+__device__ inline void store_pair(std::uint32_t to, float2 pair) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(pair.x),
+               "f"(pair.y)
+               : "memory");
+}
+__device__ inline float4 load_two_pairs(std::uint32_t from) {
+  float4 pairs;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(pairs.x), "=f"(pairs.y), "=f"(pairs.z), "=f"(pairs.w)
+               : "r"(from));
+  return pairs;
+}
+// Four 8×8 matrices of the warp's fragments A (see mma.cuh): the rows of the
+// i-th are at the addresses that lanes 8i … 8i + 7 give.
+__device__ inline void store_matrices(std::uint32_t row,
+                                      const std::uint32_t* fragments) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+          row),
+      "r"(fragments[0]), "r"(fragments[1]), "r"(fragments[2]), "r"(fragments[3])
+      : "memory");
+}
+
+// Sums in device memory that blocks add to in turns: kept in L2, where all
+// see them.
+__device__ inline void store_sum(float* to, float4 part) {
+  asm volatile("st.global.cg.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to),
+               "f"(part.x), "f"(part.y), "f"(part.z), "f"(part.w)
+               : "memory");
+}
+__device__ inline float4 load_sum(const float* from) {
+  float4 sum;
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(sum.x), "=f"(sum.y), "=f"(sum.z), "=f"(sum.w)
+               : "l"(from)
+               : "memory");
   return sum;
 }
-__device__ inline float sum_of_quad(float x) {
-  x += __shfl_xor_sync(0xffffffffu, x, 1);
-  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+__device__ inline void add_to_sum(float* to, float4 part) {
+  asm volatile(
+      "red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to),
+      "f"(part.x), "f"(part.y), "f"(part.z), "f"(part.w)
+      : "memory");
 }
-
-__device__ inline void load_pair(float (&to)[2], std::uint32_t from) {
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-               : "=f"(to[0]), "=f"(to[1])
-               : "r"(from));
-}
-
 // Descriptor of a tile at `address` swizzled by 128 bytes. 8 rows of a panel
 // are 1024 bytes; `panel_bytes` apart are the panels, which only an operand
 // by rows (see below) is told of.
@@ -239,8 +279,9 @@ __device__ void pin(std::uint32_t (&r)[n]) {
 }
 
 // wgmma of 64×N×16: of_columns is d (+)= A·Bᵀ of two tiles in shared memory,
-// the product running over columns; of_rows is d (+)= a·B, the product running
-// over the rows of a tile. An accumulator holds, for lane l of warp w, rows 16w
+// the product running over columns; of_rows is d (+)= a·B, or Aᵀ·B of two
+// tiles, the product running over the rows of tiles. An accumulator holds, for
+// lane l of warp w, rows 16w
 // + l/4 and + 8 as the fragments C of mma.cuh, one for 8 columns.
 template <int N>
 struct Wgmma;
@@ -277,6 +318,20 @@ struct Wgmma;
           : ACCUMULATORS                                                      \
           : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),               \
             "r"(static_cast<int>(add)));                                      \
+    }                                                                         \
+    static __device__ void of_rows(float (&d)[N / 2], std::uint64_t a,        \
+                                   std::uint64_t b, bool add) {               \
+      asm volatile(                                                           \
+          "{\n"                                                               \
+          ".reg .pred p;\n"                                                   \
+          "setp.ne.b32 p, " X2                                                \
+          ", 0;\n"                                                            \
+          "wgmma.mma_async.sync.aligned.m64n" #N                              \
+          "k16.f32.bf16.bf16 {" REGISTERS "}, " X0 ", " X1                    \
+          ", p, 1, 1, 1, 1;\n"                                                \
+          "}"                                                                 \
+          : ACCUMULATORS                                                      \
+          : "l"(a), "l"(b), "r"(static_cast<int>(add)));                      \
     }                                                                         \
   };
 #define LOCKSTEP_ACC8(i)                                                      \
@@ -347,13 +402,20 @@ __device__ void pack_all(std::uint32_t (&packed)[n / 2], const float (&d)[n]) {
   for (int i = 0; i < n / 2; ++i) packed[i] = pack(d[2 * i], d[2 * i + 1]);
 }
 
-// Writes a warpgroup's 64×D result, each of a thread's two rows times its
-// factor, through its boxes in shared memory to tokens [token, token + 64).
+// The first (0) or second (1) of a pair.
+__device__ inline float element_of(std::uint32_t pair, int index) {
+  return __uint_as_float(index == 0 ? pair << 16 : pair & 0xffff0000u);
+}
+
+// Starts to write a warpgroup's 64×D result, each of a thread's two rows times
+// its factor, through its boxes in shared memory to tokens [token, token + 64).
 // `group` is the warpgroup's index in the block.
 template <int D>
-__device__ void store_result(const CUtensorMap& map, std::uint32_t boxes,
-                             const float (&d)[D / 2], float upper, float lower,
-                             int group, int token, int head, int batch) {
+__device__ void start_to_store_result(const CUtensorMap& map,
+                                      std::uint32_t boxes,
+                                      const float (&d)[D / 2], float upper,
+                                      float lower, int group, int token,
+                                      const Item& item) {
   const int thread = threadIdx.x % warpgroup;
   const int warp = thread / 32, lane = thread % 32;
   const int row = warp * 16 + lane / 4;
@@ -369,15 +431,22 @@ __device__ void store_result(const CUtensorMap& map, std::uint32_t boxes,
                  : "memory");
   }
   fence_async_proxy();
-  sync_warpgroup(group);
+  sync_threads<warpgroup>(1 + group);
   if (thread == 0) {
 #pragma unroll
     for (int panel = 0; panel < panels_of(D); ++panel) {
-      store_box(map, boxes + panel * box_bytes, panel * 64, token, head, batch);
+      store_box(map, boxes + panel * box_bytes, panel * 64, token, item.head,
+                item.batch);
     }
     commit_stores();
-    wait_for_stores();
   }
+}
+template <int D>
+__device__ void store_result(const CUtensorMap& map, std::uint32_t boxes,
+                             const float (&d)[D / 2], float upper, float lower,
+                             int group, int token, const Item& item) {
+  start_to_store_result<D>(map, boxes, d, upper, lower, group, token, item);
+  if (threadIdx.x % warpgroup == 0) wait_for_stores();
 }
 
 }  // namespace lockstep::attention::hopper

@@ -55,6 +55,15 @@ CUtensorMap tensor_map(const void* data, const Extents& extents, int tokens,
   return map;
 }
 
+unsigned multiprocessors() {
+  int device = 0, count = 0;
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  check_cuda(
+      cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
+      "cudaDeviceGetAttribute");
+  return static_cast<unsigned>(count);
+}
+
 }  // namespace lockstep::attention::hopper
 
 namespace lockstep::attention {

@@ -44,30 +44,44 @@ struct Backward {
   View<T> dq, dk, dv;
   View<const T> dout, o;
   const float* lse = nullptr;
-  float* delta = nullptr;  // scratch [batch, heads, q_tokens]: Σ_i dout·o
   View<const T> q, k, v;
+  // Scratch memory. The last two are for kernels that sum up dq in turns (see
+  // turns.cuh).
+  float* delta = nullptr;  // [batch, heads, q_tokens]: Σ_i dout·o
+  int* turns = nullptr;    // [batch, heads, rounds]
+  float* sums = nullptr;   // [batch, heads, rounds, round_floats]
 };
 
-// delta[b, h, t] = Σ_i dout·o, which every backward pass needs first.
+// How a kernel sums up dq of a sequence.
+struct DqSums {
+  std::int64_t rounds = 0, round_floats = 0;
+};
+
+// delta[b, h, t] = Σ_i dout·o, which every backward pass needs first, and zeros
+// in the first `turns` turns.
 template <class T>
-void compute_delta(cudaStream_t, const Backward<T>&);
+void compute_delta(cudaStream_t, const Backward<T>&, std::int64_t turns = 0);
 
 // Fp32 arithmetic outside the tensor cores: head dims up to 256, T is float or
 // bf16.
 template <class T>
 void fma_forward(cudaStream_t, const Forward<T>&);
+DqSums fma_dq_sums(const Extents&);
 template <class T>
 void fma_backward(cudaStream_t, const Backward<T>&);
 
-// Tensor cores by mma.sync: head dims that are multiples of 8 up to 128, all
-// rows aligned to 16 bytes.
-void mma_forward(cudaStream_t, const Forward<bf16>&);
-void mma_backward(cudaStream_t, const Backward<bf16>&);
+// Tensor cores by mma.sync: T is bf16, or float, which products round to TF32.
+// Head dims that are multiples of 8 up to 128, all rows aligned to 16 bytes.
+template <class T>
+void mma_forward(cudaStream_t, const Forward<T>&);
+template <class T>
+void mma_backward(cudaStream_t, const Backward<T>&);
 
-// The same for GPUs of compute capability 9.0 by wgmma and bulk tensor copies,
-// for head dims of more than 32. The backward pass computes delta itself.
+// The same, of bf16, for GPUs of compute capability 9.0 by wgmma and bulk
+// tensor copies, for head dims of more than 32.
 bool is_hopper();
 void hopper_forward(cudaStream_t, const Forward<bf16>&);
+DqSums hopper_dq_sums(const Extents&);
 void hopper_backward(cudaStream_t, const Backward<bf16>&);
 
 // One query and one key: o = v, dv = dout, dq = dk = 0, exactly.

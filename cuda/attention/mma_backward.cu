@@ -6,7 +6,7 @@
 // keys, one goes over keys for dq of 64 queries. Both recompute the
 // probabilities: 7 products of T×T×D instead of 5.
 //   shared memory  own tiles 2×64 tokens, stages 2×2×`step` tokens:
-//                  56 KB at D = 64, 71 KB at 128
+//                  55 KB at D = 64, 69 KB at 128; TF32 103 and 133 KB
 //   registers      dk and dv D of a thread (dq D/2), scores and their gradient
 namespace lockstep::attention {
 namespace {
@@ -15,20 +15,21 @@ namespace {
 template <int D>
 constexpr int step = D <= 64 ? 64 : 32;
 
-template <int D>
-constexpr int shared_bytes = (2 * tile_elements<D>(own_tokens) +
-                              4 * tile_elements<D>(step<D>)) *
-                                 int{sizeof(bf16)} +
+template <class T, int D>
+constexpr int shared_bytes = (2 * tile_elements<T, D>(own_tokens) +
+                              4 * tile_elements<T, D>(step<D>)) *
+                                 int{sizeof(T)} +
                              4 * step<D>* int{sizeof(float)};
 
-template <int D>
+template <class T, int D>
 __global__ void __launch_bounds__(threads)
-    mma_key_gradient_kernel(const Backward<bf16> problem) {
-  constexpr int stage_elements = tile_elements<D>(step<D>);
-  extern __shared__ __align__(16) bf16 shared[];
-  bf16* k = shared;
-  bf16* v = k + tile_elements<D>(own_tokens);
-  bf16* stages = v + tile_elements<D>(own_tokens);
+    mma_key_gradient_kernel(const Backward<T> problem) {
+  constexpr int stage_elements = tile_elements<T, D>(step<D>);
+  extern __shared__ __align__(16) unsigned char memory[];
+  T* const shared = reinterpret_cast<T*>(memory);
+  T* k = shared;
+  T* v = k + tile_elements<T, D>(own_tokens);
+  T* stages = v + tile_elements<T, D>(own_tokens);
   const auto q_stage = [&](int i) { return stages + i % 2 * stage_elements; };
   const auto dout_stage = [&](int i) {
     return stages + (2 + i % 2) * stage_elements;
@@ -44,8 +45,8 @@ __global__ void __launch_bounds__(threads)
   const Work work = work_of_block(extents.batch * extents.heads);
   const int first_key = work.tile * own_tokens;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const bf16* q = rows_of(problem.q, work.sequence, extents.heads);
-  const bf16* dout = rows_of(problem.dout, work.sequence, extents.heads);
+  const T* q = rows_of(problem.q, work.sequence, extents.heads);
+  const T* dout = rows_of(problem.dout, work.sequence, extents.heads);
   const float* lse = problem.lse + work.sequence * queries;
   const float* delta = problem.delta + work.sequence * queries;
   // Queries beyond the last are zeros, and so is what they add.
@@ -129,14 +130,15 @@ __global__ void __launch_bounds__(threads)
                 dv, 1, 1);
 }
 
-template <int D>
+template <class T, int D>
 __global__ void __launch_bounds__(threads)
-    mma_query_gradient_kernel(const Backward<bf16> problem) {
-  constexpr int stage_elements = tile_elements<D>(step<D>);
-  extern __shared__ __align__(16) bf16 shared[];
-  bf16* q = shared;
-  bf16* dout = q + tile_elements<D>(own_tokens);
-  bf16* stages = dout + tile_elements<D>(own_tokens);
+    mma_query_gradient_kernel(const Backward<T> problem) {
+  constexpr int stage_elements = tile_elements<T, D>(step<D>);
+  extern __shared__ __align__(16) unsigned char memory[];
+  T* const shared = reinterpret_cast<T*>(memory);
+  T* q = shared;
+  T* dout = q + tile_elements<T, D>(own_tokens);
+  T* stages = dout + tile_elements<T, D>(own_tokens);
   const auto k_stage = [&](int i) { return stages + i % 2 * stage_elements; };
   const auto v_stage = [&](int i) {
     return stages + (2 + i % 2) * stage_elements;
@@ -148,8 +150,8 @@ __global__ void __launch_bounds__(threads)
   const int last_tile = (extents.q_tokens - 1) / own_tokens;
   const int first_query = (last_tile - work.tile) * own_tokens;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const bf16* k = rows_of(problem.k, work.sequence, extents.heads);
-  const bf16* v = rows_of(problem.v, work.sequence, extents.heads);
+  const T* k = rows_of(problem.k, work.sequence, extents.heads);
+  const T* v = rows_of(problem.v, work.sequence, extents.heads);
   const auto copy_stage = [&](int i) {
     copy_tile<D, step<D>>(k_stage(i), k, problem.k.token_stride, i * step<D>,
                           extents.k_tokens, head_dim);
@@ -222,21 +224,25 @@ __global__ void __launch_bounds__(threads)
 
 }  // namespace
 
-void mma_backward(cudaStream_t stream, const Backward<bf16>& problem) {
+template <class T>
+void mma_backward(cudaStream_t stream, const Backward<T>& problem) {
   const Extents& extents = problem.extents;
   with_padded_head_dim(extents.head_dim, [&](auto padded) {
     constexpr int D = padded;
-    allow_shared(mma_key_gradient_kernel<D>, shared_bytes<D>);
-    mma_key_gradient_kernel<D>
+    allow_shared(mma_key_gradient_kernel<T, D>, shared_bytes<T, D>);
+    mma_key_gradient_kernel<T, D>
         <<<blocks_for(extents, divide_up(extents.k_tokens, own_tokens)),
-           threads, shared_bytes<D>, stream>>>(problem);
+           threads, shared_bytes<T, D>, stream>>>(problem);
     check_launch("attention backward of keys");
-    allow_shared(mma_query_gradient_kernel<D>, shared_bytes<D>);
-    mma_query_gradient_kernel<D>
+    allow_shared(mma_query_gradient_kernel<T, D>, shared_bytes<T, D>);
+    mma_query_gradient_kernel<T, D>
         <<<blocks_for(extents, divide_up(extents.q_tokens, own_tokens)),
-           threads, shared_bytes<D>, stream>>>(problem);
+           threads, shared_bytes<T, D>, stream>>>(problem);
     check_launch("attention backward of queries");
   });
 }
+
+template void mma_backward(cudaStream_t, const Backward<bf16>&);
+template void mma_backward(cudaStream_t, const Backward<float>&);
 
 }  // namespace lockstep::attention

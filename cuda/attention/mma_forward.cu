@@ -4,8 +4,9 @@
 // has 64 queries, 16 a warp, kept in registers; keys and values pass through
 // two stages of shared memory, 64 tokens at a time, so that the next tile
 // travels while this one is multiplied.
-//   shared memory  4 tiles of 64×(D+8) bf16: 37 KB at D = 64, 70 KB at 128
-//   registers      S 32, O D/2, Q D/4 of a thread
+//   shared memory  4 tiles of 64 tokens: 36 KB at D = 64, 68 KB at 128;
+//                  TF32 68 and 132 KB
+//   registers      S 32, O D/2, Q D/4 of a thread (TF32: D/2)
 // Moves q, k, v in and o out of device memory; k and v are read again from L2
 // by each tile of queries.
 namespace lockstep::attention {
@@ -13,18 +14,19 @@ namespace {
 
 constexpr int step = 64;  // keys of a stage
 
-template <int D>
-constexpr int shared_bytes = 4 * tile_elements<D>(step) * int{sizeof(bf16)};
+template <class T, int D>
+constexpr int shared_bytes = 4 * tile_elements<T, D>(step) * int{sizeof(T)};
 
-template <int D>
+template <class T, int D>
 __global__ void __launch_bounds__(threads)
-    mma_forward_kernel(const Forward<bf16> problem) {
-  extern __shared__ __align__(16) bf16 shared[];
+    mma_forward_kernel(const Forward<T> problem) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  T* const shared = reinterpret_cast<T*>(memory);
   const auto k_stage = [&](int i) {
-    return shared + (i % 2) * tile_elements<D>(step);
+    return shared + (i % 2) * tile_elements<T, D>(step);
   };
   const auto v_stage = [&](int i) {
-    return shared + (2 + i % 2) * tile_elements<D>(step);
+    return shared + (2 + i % 2) * tile_elements<T, D>(step);
   };
 
   const Extents& extents = problem.extents;
@@ -33,8 +35,8 @@ __global__ void __launch_bounds__(threads)
   const int last_tile = (extents.q_tokens - 1) / own_tokens;
   const int first_query = (last_tile - work.tile) * own_tokens;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const bf16* k = rows_of(problem.k, work.sequence, extents.heads);
-  const bf16* v = rows_of(problem.v, work.sequence, extents.heads);
+  const T* k = rows_of(problem.k, work.sequence, extents.heads);
+  const T* v = rows_of(problem.v, work.sequence, extents.heads);
   const auto copy_stage = [&](int i) {
     copy_tile<D, step>(k_stage(i), k, problem.k.token_stride, i * step,
                        extents.k_tokens, head_dim);
@@ -50,7 +52,7 @@ __global__ void __launch_bounds__(threads)
   copy_stage(0);
   wait_for_copies<0>();
   __syncthreads();
-  A q[D / 16];
+  A<T> q[D / 16];
 #pragma unroll
   for (int d = 0; d < D; d += 16) {
     q[d / 16] = load_a<D>(k_stage(1), warp * 16, d);
@@ -81,7 +83,7 @@ __global__ void __launch_bounds__(threads)
     for (int d = 0; d < D; d += 16) {
 #pragma unroll
       for (int n = 0; n < step; n += 16) {
-        const B2 b = load_b_transposed<D>(k_stage(i), n, d);
+        const B2<T> b = load_b_transposed<D>(k_stage(i), n, d);
         mma(scores[n / 8], scores[n / 8 + 1], q[d / 16], b);
       }
     }
@@ -147,15 +149,19 @@ __global__ void __launch_bounds__(threads)
 
 }  // namespace
 
-void mma_forward(cudaStream_t stream, const Forward<bf16>& problem) {
+template <class T>
+void mma_forward(cudaStream_t stream, const Forward<T>& problem) {
   with_padded_head_dim(problem.extents.head_dim, [&](auto padded) {
     constexpr int D = padded;
     const int tiles = divide_up(problem.extents.q_tokens, own_tokens);
-    allow_shared(mma_forward_kernel<D>, shared_bytes<D>);
-    mma_forward_kernel<D><<<blocks_for(problem.extents, tiles), threads,
-                            shared_bytes<D>, stream>>>(problem);
+    allow_shared(mma_forward_kernel<T, D>, shared_bytes<T, D>);
+    mma_forward_kernel<T, D><<<blocks_for(problem.extents, tiles), threads,
+                               shared_bytes<T, D>, stream>>>(problem);
     check_launch("attention");
   });
 }
+
+template void mma_forward(cudaStream_t, const Forward<bf16>&);
+template void mma_forward(cudaStream_t, const Forward<float>&);
 
 }  // namespace lockstep::attention

@@ -38,6 +38,46 @@ __device__ inline float warp_sum(float x) {
   return x;
 }
 
+// 2^x; 0 for −∞.
+__device__ inline float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+constexpr float log2_e = 1.4426950408889634f;
+
+__device__ inline std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// Asynchronous copies into shared memory of 16 and 4 bytes; zeros where not
+// `inside`, and then `from` is not read.
+__device__ inline void copy_async_16(void* to, const void* from, bool inside) {
+  asm volatile(
+      "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
+      "l"(from), "r"(inside ? 16 : 0));
+}
+__device__ inline void copy_async_4(void* to, const void* from, bool inside) {
+  asm volatile(
+      "cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)),
+      "l"(from), "r"(inside ? 4 : 0));
+}
+__device__ inline void commit_copies() {
+  asm volatile("cp.async.commit_group;");
+}
+// Waits until at most `pending` of this thread's newest groups are under way.
+template <int pending>
+__device__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(pending));
+}
+
+// The next kernel on the stream may start where it was launched to.
+__device__ inline void allow_next_kernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // The sequence and the tile of tokens that a block works on. Tiles vary
 // slowest, so that all sequences' long tiles of a causal pass start first.
 struct Work {
