@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
 #include <string>
 
 #include "unit/backends.h"
@@ -55,10 +58,21 @@ class Attention : public BackendTest {
   };
   Inputs random_inputs(const Case& c) const {
     const std::int64_t heads = c.batch * c.heads;
-    return {random_activations(heads * c.queries * c.dim, 1),
-            random_activations(heads * c.keys * c.dim, 2),
-            random_activations(heads * c.keys * c.dim, 3),
-            random_activations(heads * c.queries * c.dim, 4)};
+    const auto random = [&](std::int64_t tokens, unsigned seed) {
+      return multiplied(test::random_floats(heads * tokens * c.dim, seed));
+    };
+    return {random(c.queries, 1), random(c.keys, 2), random(c.keys, 3),
+            random(c.queries, 4)};
+  }
+  // Inputs as products round them: to bf16, or to TF32's 10 bits.
+  Floats multiplied(Floats values) const {
+    if (precision() == Precision::tf32) {
+      for (float& value : values) {
+        const auto bits = std::bit_cast<std::uint32_t>(value);
+        value = std::bit_cast<float>((bits + 0x1000) & 0xffffe000);
+      }
+    }
+    return rounded(std::move(values));
   }
 
   static std::vector<std::string> reference_cases() {
@@ -133,6 +147,95 @@ class Attention : public BackendTest {
     expect(got.dv, wanted.dv, stored.dv, "dv");
   }
 
+  // As many keys as queries, packed; everything but the last head is zeros.
+  void expect_last_head_alone(const Case& c) {
+    const std::int64_t rows = c.batch * c.queries, d = c.heads * c.dim;
+    const Case alone{.queries = c.queries, .keys = c.queries, .dim = c.dim};
+    const Inputs in = random_inputs(alone);
+    const Result wanted = run(alone, in.q, in.k, in.v, in.dout);
+    const Tensor qkv = zeros(dtype(), {rows, 3 * d});
+    const Tensor dqkv = zeros(dtype(), {rows, 3 * d});
+    const Tensor o = zeros(dtype(), {rows, d}),
+                 dout = zeros(dtype(), {rows, d});
+    const Tensor lse = zeros(Dtype::f32, {c.batch, c.heads, c.queries});
+    for (const Tensor* tensor : {&qkv, &dqkv, &o, &dout}) {
+      device().zero(*tensor);
+    }
+    // Part `part` of the last head's rows, of `parts` parts of d columns.
+    const auto each_row = [&](const Tensor& tensor, int part, int parts,
+                              const auto& visit) {
+      for (std::int64_t t = 0; t < c.queries; ++t) {
+        const std::int64_t row = rows - c.queries + t;
+        const std::int64_t end = (row * parts + part + 1) * d;
+        visit(tensor.range(end - c.dim, c.dim), t * c.dim);
+      }
+    };
+    const auto write = [&](const Tensor& tensor, int part, int parts,
+                           const Floats& values) {
+      each_row(tensor, part, parts, [&](const Tensor& row, std::int64_t at) {
+        upload(device(), row, std::span(values).subspan(at, c.dim));
+      });
+    };
+    const auto expect = [&](const Tensor& tensor, int part, int parts,
+                            const Floats& values, const char* name) {
+      Floats got(values.size());
+      each_row(tensor, part, parts, [&](const Tensor& row, std::int64_t at) {
+        download(device(), std::span(got).subspan(at, c.dim), row);
+      });
+      EXPECT_EQ(got, values) << name << " batch " << c.batch;
+    };
+    write(qkv, 0, 3, in.q);
+    write(qkv, 1, 3, in.k);
+    write(qkv, 2, 3, in.v);
+    write(dout, 0, 1, in.dout);
+    run_packed(c, o, lse, qkv, dqkv, dout);
+    expect(o, 0, 1, wanted.o, "o");
+    expect(dqkv, 0, 3, wanted.dq, "dq");
+    expect(dqkv, 1, 3, wanted.dk, "dk");
+    expect(dqkv, 2, 3, wanted.dv, "dv");
+  }
+
+  // As many keys as queries. dout is there only just before it is needed.
+  void expect_same_bits(const Case& c, int repeats) {
+    const std::int64_t rows = c.batch * c.queries, d = c.heads * c.dim;
+    const Tensor qkv =
+        activations(random_activations(rows * 3 * d, 1), {rows, 3 * d});
+    const Tensor source =
+        activations(random_activations(rows * d, 2), {rows, d});
+    const Tensor dout = zeros(dtype(), {rows, d}),
+                 o = zeros(dtype(), {rows, d});
+    const Tensor dqkv = zeros(dtype(), {rows, 3 * d});
+    const Tensor lse = zeros(Dtype::f32, {c.batch, c.heads, c.queries});
+    Floats first_o, first_gradients;
+    for (int repeat = 0; repeat < repeats; ++repeat) {
+      device().zero(dout);
+      device().zero(dqkv);
+      device().copy(dout, source);
+      run_packed(c, o, lse, qkv, dqkv, dout);
+      if (repeat == 0) {
+        first_o = get(o);
+        first_gradients = get(dqkv);
+        continue;
+      }
+      ASSERT_EQ(get(o), first_o) << repeat << " dim " << c.dim;
+      ASSERT_EQ(get(dqkv), first_gradients) << repeat << " dim " << c.dim;
+    }
+  }
+
+  // Causal.
+  void run_packed(const Case& c, const Tensor& o, const Tensor& lse,
+                  const Tensor& qkv, const Tensor& dqkv, const Tensor& dout) {
+    const auto part = [&](const Tensor& tensor, int index) {
+      return packed_heads(tensor, index, c.batch, c.heads);
+    };
+    const Heads o_heads = row_heads(o, c.batch, c.heads);
+    ops().attention(o_heads, lse, part(qkv, 0), part(qkv, 1), part(qkv, 2),
+                    true);
+    ops().attention_backward(part(dqkv, 0), part(dqkv, 1), part(dqkv, 2),
+                             row_heads(dout, c.batch, c.heads), o_heads, lse,
+                             part(qkv, 0), part(qkv, 1), part(qkv, 2), true);
+  }
+
   void expect_same_packed(const Case& c) {
     const std::int64_t rows = c.batch * c.queries, d = c.heads * c.dim;
     const Inputs in = random_inputs(c);
@@ -156,15 +259,7 @@ class Attention : public BackendTest {
     const Tensor o = zeros(dtype(), {rows, d});
     const Tensor dqkv = zeros(dtype(), {rows, 3 * d});
     const Tensor lse = zeros(Dtype::f32, {c.batch, c.heads, c.queries});
-    const auto part = [&](const Tensor& tensor, int index) {
-      return packed_heads(tensor, index, c.batch, c.heads);
-    };
-    const Heads o_heads = row_heads(o, c.batch, c.heads);
-    ops().attention(o_heads, lse, part(qkv, 0), part(qkv, 1), part(qkv, 2),
-                    true);
-    ops().attention_backward(part(dqkv, 0), part(dqkv, 1), part(dqkv, 2),
-                             row_heads(dout, c.batch, c.heads), o_heads, lse,
-                             part(qkv, 0), part(qkv, 1), part(qkv, 2), true);
+    run_packed(c, o, lse, qkv, dqkv, dout);
 
     const Result wanted = run(c, in.q, in.k, in.v, in.dout);
     Floats packed_o(rows * d), packed_gradients(rows * 3 * d);
@@ -183,11 +278,12 @@ TEST_P(Attention, MatchesPyTorchInDoublePrecision) {
   for (const std::string& name : reference_cases()) {
     const Case c = reference_case(name);
     const std::string group = "attention/" + name + "/";
-    const Inputs in{
-        rounded(reference(group + "q")), rounded(reference(group + "k")),
-        rounded(reference(group + "v")), rounded(reference(group + "do"))};
+    const Inputs in{multiplied(reference(group + "q")),
+                    multiplied(reference(group + "k")),
+                    multiplied(reference(group + "v")),
+                    multiplied(reference(group + "do"))};
     const Result got = run(c, in.q, in.k, in.v, in.dout);
-    if (dtype() == Dtype::bf16) {
+    if (precision() != Precision::fp32) {
       // Peaked scores make much of how the inputs were rounded.
       expect_close(got, exact_result(c, in), name);
       continue;
@@ -215,6 +311,46 @@ TEST_P(Attention, IsRightAtEveryLength) {
 
 TEST_P(Attention, IsRightForLongSequences) {
   expect_exact({.queries = 1000, .keys = 1000});
+}
+
+// Queries of zeros see all their keys alike, so that everything is known from
+// sums over the tokens before or after.
+TEST_P(Attention, IsRightForVeryLongSequences) {
+  const std::int64_t tokens = on_cpu() ? 1500 : 8200, dim = 64;
+  const Case c{.queries = tokens, .keys = tokens, .dim = dim};
+  Inputs in = random_inputs(c);
+  std::fill(in.q.begin(), in.q.end(), 0.0f);
+  exact::Values o, dq, dv(tokens * dim), values(dim), keys(dim), kv(dim * dim);
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    const double p = 1.0 / double(t + 1);
+    const float* const row = &in.dout[t * dim];
+    double delta = 0;
+    for (std::int64_t i = 0; i < dim; ++i) {
+      values[i] += in.v[t * dim + i];
+      keys[i] += in.k[t * dim + i];
+      o.push_back(p * values[i]);
+      delta += row[i] * o.back();
+      for (std::int64_t j = 0; j < dim; ++j) {
+        kv[i * dim + j] += in.k[t * dim + i] * in.v[t * dim + j];
+      }
+    }
+    for (std::int64_t i = 0; i < dim; ++i) {
+      double sum = -delta * keys[i];
+      for (std::int64_t j = 0; j < dim; ++j) sum += kv[i * dim + j] * row[j];
+      dq.push_back(p * sum / std::sqrt(double(dim)));
+    }
+  }
+  for (std::int64_t t = tokens - 1; t >= 0; --t) {
+    for (std::int64_t i = 0; i < dim; ++i) {
+      dv[t * dim + i] = in.dout[t * dim + i] / double(t + 1) +
+                        (t + 1 < tokens ? dv[(t + 1) * dim + i] : 0);
+    }
+  }
+  const Result got = run(c, in.q, in.k, in.v, in.dout);
+  EXPECT_LE(relative_error(got.o, o), tolerance());
+  EXPECT_LE(relative_error(got.dq, dq), tolerance());
+  EXPECT_LE(relative_error(got.dv, dv), tolerance());
+  EXPECT_EQ(got.dk, Floats(in.k.size()));
 }
 
 TEST_P(Attention, TakesMoreQueriesThanKeysAndTheReverse) {
@@ -252,7 +388,10 @@ TEST_P(Attention, ErrsLittleMoreThanStoringItsScoresWould) {
     }
     expect_errs_little(
         {.heads = 2, .queries = 65, .keys = 129, .dim = dim, .causal = false});
+    expect_errs_little({.queries = 1000, .keys = 1000, .dim = dim});
   }
+  if (on_cpu()) return;
+  expect_errs_little({.queries = 4097, .keys = 4097, .dim = 64});
 }
 
 TEST_P(Attention, OfOneTokenIsItsValueExactly) {
@@ -284,36 +423,32 @@ TEST_P(Attention, SurvivesScoresThatWouldOverflow) {
   }
 }
 
-TEST_P(Attention, TakesManyMoreHeadsThanAGridHasRows) {
-  const Case c{.batch = 8192, .heads = 8, .queries = 4, .keys = 4, .dim = 8};
-  const Inputs in = random_inputs(c);
-  const Result got = run(c, in.q, in.k, in.v, in.dout);
-  const Case one{.queries = 4, .keys = 4, .dim = 8};
-  const auto last = [](const Floats& values) {
-    return Floats(values.end() - 32, values.end());
-  };
-  const Result alone =
-      run(one, last(in.q), last(in.k), last(in.v), last(in.dout));
-  EXPECT_EQ(last(got.o), alone.o);
-  EXPECT_EQ(last(got.dq), alone.dq);
-  EXPECT_EQ(last(got.dk), alone.dk);
-  EXPECT_EQ(last(got.dv), alone.dv);
+// More heads than a grid has rows, and offsets past the reach of 32 bits.
+TEST_P(Attention, TakesMoreThanFitsIn16Or32Bits) {
+  if (on_cpu()) {
+    expect_last_head_alone({.batch = 8192, .heads = 8, .queries = 4, .dim = 8});
+    return;
+  }
+  expect_last_head_alone({.batch = 80000, .queries = 16, .dim = 64});
+  expect_last_head_alone({.batch = 8192, .heads = 8, .queries = 16, .dim = 64});
+  expect_last_head_alone(
+      {.batch = 8300, .heads = 16, .queries = 1, .dim = 128});
+  if (dtype() != Dtype::bf16) return;  // twice the memory
+  expect_last_head_alone(
+      {.batch = 700, .heads = 16, .queries = 1024, .dim = 64});
 }
 
 TEST_P(Attention, GivesTheSameBitsEveryTime) {
-  for (const std::int64_t dim : {64, 80, 128}) {
-    const Case c{
-        .batch = 2, .heads = 3, .queries = 193, .keys = 193, .dim = dim};
-    const Inputs in = random_inputs(c);
-    const Result first = run(c, in.q, in.k, in.v, in.dout);
-    for (int repeat = 0; repeat < 5; ++repeat) {
-      const Result again = run(c, in.q, in.k, in.v, in.dout);
-      EXPECT_EQ(again.o, first.o);
-      EXPECT_EQ(again.dq, first.dq);
-      EXPECT_EQ(again.dk, first.dk);
-      EXPECT_EQ(again.dv, first.dv);
-    }
+  if (on_cpu()) {
+    expect_same_bits({.batch = 2, .heads = 3, .queries = 193, .dim = 64}, 5);
+    return;
   }
+  for (const std::int64_t dim : {32, 64, 80, 96, 128}) {
+    expect_same_bits({.batch = 2, .heads = 3, .queries = 193, .dim = dim}, 100);
+  }
+  expect_same_bits({.heads = 8, .queries = 8200, .dim = 64}, 20);
+  expect_same_bits({.batch = 2, .heads = 12, .queries = 1024, .dim = 64}, 100);
+  expect_same_bits({.batch = 2, .heads = 16, .queries = 2048, .dim = 128}, 10);
 }
 
 TEST_P(Attention, RefusesWhatItCannotDo) {
