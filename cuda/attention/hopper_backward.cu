@@ -197,6 +197,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   int phase = 0;  // of the barriers of a round's dq
 
   const auto take_dq = [&](int round) {
+    __syncwarp();
     if (lane == 0) arrive(gradients_read);
     wait(may_add, phase);
     phase ^= 1;
@@ -352,6 +353,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       pin(dv);
       pin(p_packed);
       pin(ds_packed);
+      __syncwarp();
       if (lane == 0) arrive(empty + 8 * stage.index);
       stage.next();
     }
