@@ -207,7 +207,10 @@ std::vector<OptionGroup> option_table(
          "go on from a checkpoint: auto takes the newest of --checkpoint, or "
          "begins where there is none; a folder means its newest"}}},
       {"Planning",
-       {{"dry-run", "[=BOOL]", choice(o.dry_run, booleans),
+       {{"print-world", "[=BOOL]", choice(o.print_world, booleans),
+         "print where each rank runs and what is wrong with that, and train "
+         "nothing"},
+        {"dry-run", "[=BOOL]", choice(o.dry_run, booleans),
          "print what a rank would hold and send, and train nothing"},
         {"world-size", "N", whole(o.world_size, 0, 1 << 20),
          "ranks of a dry run; 0: those that were started"}}},

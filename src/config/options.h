@@ -74,6 +74,7 @@ struct Options {
   std::int64_t keep = 3;
   std::string resume;  // auto, a file or a folder
 
+  bool print_world = false;
   bool dry_run = false;
   int world_size = 0;  // of a dry run; 0: the ranks there are
 
