@@ -3,10 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <numeric>
 #include <optional>
 #include <string_view>
+#include <thread>
 
 #include "mpi/cores.h"
 #include "mpi/mpi_calls.h"
@@ -68,6 +71,9 @@ void refuse_singletons_of_slurm() {
 
 struct World::Handles {
   OwnedComm all{MPI_COMM_WORLD};
+  // How many all_gathers of values have begun and ended, for the watchdog.
+  std::atomic<std::int64_t> begun{0}, ended{0};
+  std::jthread watchdog;  // destroyed first, as it looks at the others
 };
 
 World::World(int& argc, char**& argv) {
@@ -179,12 +185,39 @@ void World::require_same(const Settings& settings) {
   });
 }
 
+void World::watch(double seconds) {
+  Handles& handles = *handles_;  // ~unique_ptr forgets it before it ends
+  handles.watchdog = std::jthread([&, seconds](const std::stop_token& stop) {
+    using Clock = std::chrono::steady_clock;
+    const auto pause =
+        std::chrono::duration<double>(std::min(0.2, seconds / 4));
+    std::int64_t seen = 0;  // the one that is under way, and since when
+    Clock::time_point since;
+    while (!stop.stop_requested()) {
+      std::this_thread::sleep_for(pause);
+      const std::int64_t begun = handles.begun;
+      if (begun == handles.ended || begun != seen) {
+        seen = begun;
+        since = Clock::now();
+      } else if (Clock::now() - since >
+                 std::chrono::duration<double>(seconds)) {
+        abort(fmt::format(
+            "the figures of all ranks have not come within {} s: another rank "
+            "or its host is gone, or far behind (see --timeout)",
+            seconds));
+      }
+    }
+  });
+}
+
 std::vector<double> World::all_gather(std::span<const double> mine) {
   std::vector<double> all(mine.size() * size_);
+  const std::int64_t number = ++handles_->begun;
   const int count = static_cast<int>(mine.size());
   check_mpi(MPI_Allgather(mine.data(), count, MPI_DOUBLE, all.data(), count,
                           MPI_DOUBLE, handles_->all),
             "MPI_Allgather");
+  handles_->ended = number;
   return all;
 }
 

@@ -55,6 +55,10 @@ class World {
   using Settings = std::vector<std::pair<std::string, std::string>>;
   void require_same(const Settings& settings);
 
+  // From now on, an all_gather of values that does not end within `seconds`
+  // ends all ranks with a message: another rank, or its host, is gone.
+  void watch(double seconds);
+
   // Values of all ranks in rank order; every rank gives equally many.
   std::vector<double> all_gather(std::span<const double> mine);
   // Texts of all ranks in rank order, of any lengths.

@@ -112,6 +112,7 @@ int train(World& world, int argc, char** argv) {
   if (options.timeout > 0) {
     comm->watch(options.timeout,
                 [&](const std::string& line) { world.abort(line); });
+    world.watch(options.timeout);
   }
 
   Console console(settled_progress(options.progress), world.root());

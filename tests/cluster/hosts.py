@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -119,8 +120,15 @@ class Hosts:
     def stop(self) -> None:
         for host in self.names:
             space = f"{self._set}-{host}"
-            subprocess.run(["ip", "netns", "delete", space],
-                           capture_output=True)
+            # What a test that failed may have left behind.
+            left = subprocess.run(["ip", "netns", "pids", space], text=True,
+                                  capture_output=True).stdout
+            for process in left.split():
+                os.kill(int(process), signal.SIGKILL)
+            # Namespaces go when they can, their names and links now.
+            for words in (["link", "delete", self._outer(host)],
+                          ["netns", "delete", space]):
+                subprocess.run(["ip", *words], capture_output=True)
             shutil.rmtree(Path("/etc/netns") / space, ignore_errors=True)
         subprocess.run(["ip", "link", "delete", self._bridge],
                        capture_output=True)
