@@ -19,8 +19,8 @@ int numa_node_of_pci(const std::string& bus_id,
                      const std::string& sys = "/sys");
 // Whether an InfiniBand port (or one of RoCE) is up.
 bool has_infiniband(const std::string& sys = "/sys");
-// Whether this process has loaded a library by which MPI talks over it: UCX,
-// libfabric or PSM. Without, MPI uses TCP between hosts.
+// Whether this process has loaded a library by which MPI can talk over it: UCX,
+// libfabric or PSM. Without, MPI surely uses TCP between hosts.
 bool mpi_uses_fast_network(const std::string& maps = "/proc/self/maps");
 
 }  // namespace lockstep

@@ -12,17 +12,18 @@ load_modules() {
   :
 }
 
-# The folder of the programs: LOCKSTEP_BUILD, or that of the newest build.
+# The folder of the programs: LOCKSTEP_BUILD, or that of a build here, or that of
+# the installation this is a part of.
 find_build() {
   local folder
-  for folder in ${LOCKSTEP_BUILD:-build/release build/cpu bin}; do
+  for folder in ${LOCKSTEP_BUILD:-build/release build/cpu ../../bin}; do
     if [ -x "$folder/train" ]; then
       (cd "$folder" && pwd)
       return
     fi
   done
   echo "error: no program 'train' in ${LOCKSTEP_BUILD:-build/release," \
-    "build/cpu or bin}; build it first, or name its folder in LOCKSTEP_BUILD" >&2
+    "build/cpu or ../../bin}; build it first, or name its folder in LOCKSTEP_BUILD" >&2
   return 2
 }
 
