@@ -190,9 +190,20 @@ std::vector<CudaDeviceInfo> cuda_devices() {
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     const cudaDeviceProp properties = properties_of(ordinal);
     devices.push_back(
-        {properties.name, uuid_text(properties.uuid),
+        {properties.name,
+         uuid_text(properties.uuid),
          fmt::format("{:04x}:{:02x}:{:02x}.0", properties.pciDomainID,
-                     properties.pciBusID, properties.pciDeviceID)});
+                     properties.pciBusID, properties.pciDeviceID),
+         {}});
+  }
+  for (int from = 0; from < count; ++from) {
+    for (int to = 0; to < count; ++to) {
+      int can = 0;
+      if (from == to) continue;
+      check_cuda(cudaDeviceCanAccessPeer(&can, from, to),
+                 "cudaDeviceCanAccessPeer");
+      if (can == 0) devices[from].not_peers.push_back(devices[to].bus_id);
+    }
   }
   return devices;
 }

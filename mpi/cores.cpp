@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <fstream>
 #include <limits>
+#include <sstream>
 
 namespace lockstep {
 
@@ -27,6 +29,22 @@ std::string mask_text(const cpu_set_t& mask) {
     core = last;
   }
   return text;
+}
+
+cpu_set_t mask_of(const std::string& text) {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  std::istringstream ranges(text);
+  for (std::string range; std::getline(ranges, range, ',');) {
+    int first = 0, last = 0;
+    const int read = std::sscanf(range.c_str(), "%d-%d", &first, &last);
+    if (read < 1) continue;
+    if (read == 1) last = first;
+    for (int core = first; core <= last && core < CPU_SETSIZE; ++core) {
+      CPU_SET(core, &mask);
+    }
+  }
+  return mask;
 }
 
 double quota_cores() {

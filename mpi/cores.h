@@ -9,8 +9,9 @@ namespace lockstep {
 
 // The cores this process may run on.
 cpu_set_t affinity_mask();
-// "0-3,8"
+// "0-3,8", and back.
 std::string mask_text(const cpu_set_t& mask);
+cpu_set_t mask_of(const std::string& text);
 
 // Cores' worth of time the control group grants this process and those beside
 // it, or 0 where there is no limit.

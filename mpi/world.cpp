@@ -1,11 +1,14 @@
 #include "mpi/world.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <mutex>
 #include <numeric>
 #include <optional>
+#include <string_view>
 #include <thread>
 
 #include "mpi/cores.h"
@@ -32,18 +35,36 @@ long environment_number(const char* name) {
 }
 
 // srun without a PMI that this MPI speaks starts independent processes that
-// each believe to be the only one.
-void refuse_singletons_of_slurm(int size) {
+// each believe to be the only one. "" if this is none of them.
+std::string why_slurm_singleton() {
   constexpr long first_special_step = 0xfffffff0L;  // batch, interactive shell
   const long step = environment_number("SLURM_STEP_ID");
   const long tasks = std::max(environment_number("SLURM_STEP_NUM_TASKS"),
                               environment_number("SLURM_NTASKS"));
-  if (size > 1 || std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) return;
-  if (step < 0 || step >= first_special_step || tasks <= 1) return;
-  throw UsageError(fmt::format(
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) return "";
+  if (step < 0 || step >= first_special_step || tasks <= 1) return "";
+  return fmt::format(
       "Slurm started {} tasks, MPI sees 1: each would train alone; use srun "
       "--mpi=pmix, or mpirun inside the allocation",
-      tasks));
+      tasks);
+}
+
+// Whether something has offered this process to introduce it to the others.
+bool has_process_manager() {
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    if (text.starts_with("PMIX_") || text.starts_with("PMI_")) return true;
+  }
+  return false;
+}
+
+// Open MPI, where it recognises such processes, ends each with a page of text
+// about how it was built; so this comes before MPI starts.
+void refuse_singletons_of_slurm() {
+  const std::string why = why_slurm_singleton();
+  if (why.empty() || has_process_manager()) return;
+  fmt::print(stderr, "error: {}\n", why);
+  std::exit(2);
 }
 
 }  // namespace
@@ -119,6 +140,7 @@ World::World(int& argc, char**& argv) {
   // Waiting ranks give their core away instead of spinning: on CPUs the
   // communication lane shares its cores with compute.
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+  refuse_singletons_of_slurm();
   int provided = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
   handles_ = std::make_unique<Handles>();
@@ -155,7 +177,10 @@ World::~World() {
 
 int World::guard(const std::function<int()>& program) {
   try {
-    together([&] { refuse_singletons_of_slurm(size_); });
+    together([&] {
+      const std::string why = size_ == 1 ? why_slurm_singleton() : "";
+      if (!why.empty()) throw UsageError(why);
+    });
     return program();
   } catch (const AgreedError& error) {
     if (root()) fmt::print(stderr, "error: {}\n", error.what());

@@ -69,6 +69,14 @@ int run(const Options& options, World& world, Trainer& trainer,
   return stopped_exit_code;
 }
 
+int print_world(const Options& options, World& world) {
+  const Placement placement = place_rank(options, world);
+  Console console(Progress::plain, world.root());
+  console.note(rank_table(placement.rows, placement.rows.size()));
+  for (const std::string& line : placement.warnings) console.warn(line);
+  return 0;
+}
+
 int train(World& world, int argc, char** argv) {
   const std::vector<std::string_view> strategies = gradient_sync_names();
   CommandLine command;
@@ -89,6 +97,8 @@ int train(World& world, int argc, char** argv) {
     if (world.root()) fmt::print("{}", dry_run(options));
     return 0;
   }
+
+  if (options.print_world) return print_world(options, world);
 
   std::unique_ptr<CheckpointFolder> folder;  // on rank 0
   world.together([&] {

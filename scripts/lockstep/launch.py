@@ -10,10 +10,12 @@ from lockstep import ROOT
 
 
 def find_program(name: str) -> Path:
-    """LOCKSTEP_BUILD/name, or the one of the presets that is newest."""
+    """LOCKSTEP_BUILD/name, or the newest of the presets' and the one of the
+    installation this is a part of."""
     chosen = os.environ.get("LOCKSTEP_BUILD")
     folders = [Path(chosen)] if chosen else [
-        ROOT / "build" / preset for preset in ("release", "cpu", "debug")]
+        *(ROOT / "build" / preset for preset in ("release", "cpu", "debug")),
+        ROOT / "../../bin"]
     found = [folder / name for folder in folders if (folder / name).is_file()]
     if not found:
         raise FileNotFoundError(

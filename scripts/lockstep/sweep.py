@@ -121,6 +121,14 @@ def read_sweep(path: Path) -> Sweep:
     return Sweep(path.stem, data.get("description", ""), points)
 
 
+def numbered_point(sweeps: list[Sweep], index: int) -> Point:
+    points = [point for sweep in sweeps for point in sweep.points]
+    if not 0 <= index < len(points):
+        raise BadSweep(f"there is no point {index}: the sweep has points 0 to "
+                       f"{len(points) - 1}")
+    return points[index]
+
+
 # --- state ------------------------------------------------------------------
 
 class State:
@@ -292,9 +300,16 @@ def main(words: list[str] | None = None) -> int:
                         help="run points that are done once more")
     parser.add_argument("--list", action="store_true",
                         help="print the points and run nothing")
+    parser.add_argument("--point", type=int, metavar="I",
+                        help="print name, ranks and options of the I-th point "
+                        "from 0, one a line, for job arrays, and run nothing")
     a = parser.parse_args(words)
     try:
         sweeps = [read_sweep(path) for path in a.sweeps]
+        if a.point is not None:
+            point = numbered_point(sweeps, a.point)
+            print("\n".join([point.name, str(point.ranks), *point.words()]))
+            return 0
         if a.list:
             for sweep in sweeps:
                 for point in sweep.points:

@@ -219,7 +219,10 @@ std::vector<OptionGroup> option_table(
         {"on-drift", "NAME", choice(o.on_drift, on_drifts),
          "what to do if they differ; repair copies rank 0's"}}},
       {"Planning",
-       {{"dry-run", "[=BOOL]", choice(o.dry_run, booleans),
+       {{"print-world", "[=BOOL]", choice(o.print_world, booleans),
+         "print where each rank runs and what is wrong with that, and train "
+         "nothing"},
+        {"dry-run", "[=BOOL]", choice(o.dry_run, booleans),
          "print what a rank would hold and send, and train nothing"},
         {"world-size", "N", whole(o.world_size, 0, 1 << 20),
          "ranks of a dry run; 0: those that were started"}}},

@@ -75,7 +75,7 @@ void check_together(const Options& o, int world_size) {
     usage_error("--world-size {} is for --dry-run; mpirun -np sets the ranks",
                 o.world_size);
   }
-  if (o.data.empty() && !o.dry_run) {
+  if (o.data.empty() && !o.dry_run && !o.print_world) {
     usage_error("--data is missing: give a file of tokens, or --data random");
   }
   if (o.data == "random" && o.sampler == SamplerKind::sequential) {

@@ -80,6 +80,7 @@ struct Options {
   std::int64_t verify_every = 0;  // steps; 0: never
   OnDrift on_drift = OnDrift::stop;
 
+  bool print_world = false;
   bool dry_run = false;
   int world_size = 0;  // of a dry run; 0: the ranks there are
 

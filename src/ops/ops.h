@@ -241,6 +241,8 @@ struct CudaDeviceInfo {
   std::string name;
   std::string uuid;    // tells whether two ranks mean the same GPU
   std::string bus_id;  // "0000:01:00.0"
+  // Bus ids of those it sees but cannot copy to directly.
+  std::vector<std::string> not_peers;
 };
 bool built_with_cuda();
 // The GPUs this process can use; empty without a driver or in a build without

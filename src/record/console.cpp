@@ -11,8 +11,6 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t longest_rank_table = 16;
-
 // 1234567 → "1.23M"
 std::string short_number(double value) {
   constexpr std::array units = {"", "k", "M", "G", "T", "P"};
@@ -57,17 +55,17 @@ double step_ms(const StepFigures& figures) {
 
 }  // namespace
 
-std::string rank_table(const std::vector<RankRow>& rows) {
+std::string rank_table(const std::vector<RankRow>& rows, std::size_t most) {
   std::size_t host = 4, device = 6;
   for (const RankRow& row : rows) {
     host = std::max(host, row.host.size());
     device = std::max(device, row.device.size());
   }
   std::string text =
-      fmt::format("{:>5}  {:<{}}  {:<{}}  {:>7}  {}\n", "rank", "host", host,
-                  "device", device, "threads", "cores");
+      fmt::format("{:>5}  {:<{}}  {:>5}  {:<{}}  {:>7}  {}\n", "rank", "host",
+                  host, "local", "device", device, "threads", "cores");
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (i == longest_rank_table - 1 && rows.size() > longest_rank_table) {
+    if (i == most - 1 && rows.size() > most) {
       const std::size_t more = rows.size() - i - 1;
       text += fmt::format(
           "  ...  {} more rank{}; the run record names their hosts\n", more,
@@ -75,9 +73,9 @@ std::string rank_table(const std::vector<RankRow>& rows) {
       i = rows.size() - 1;
     }
     const RankRow& row = rows[i];
-    text +=
-        fmt::format("{:>5}  {:<{}}  {:<{}}  {:>7}  {}\n", row.rank, row.host,
-                    host, row.device, device, row.threads, row.cores);
+    text += fmt::format("{:>5}  {:<{}}  {:>5}  {:<{}}  {:>7}  {}\n", row.rank,
+                        row.host, host, row.local_rank, row.device, device,
+                        row.threads, row.cores);
   }
   return text;
 }

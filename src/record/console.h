@@ -18,9 +18,10 @@ namespace lockstep {
 struct RankRow {
   int rank = 0;
   std::string host;
-  std::string device;  // "NVIDIA H200 (0000:01:00.0)", "CPU"
+  int local_rank = 0;
+  std::string device;  // "NVIDIA H200 (0000:01:00.0, NUMA 1)", "CPU"
   int threads = 1;
-  std::string cores;  // those it may run on, "0-1"
+  std::string cores;  // those it may run on, "0-1", "0-31 (NUMA 0)"
 };
 
 // The times of the latest steps and their table: mean, deviation, least, median
@@ -108,8 +109,9 @@ class Console {
   double last_loss_ = 0;
 };
 
-// The text parts, for themselves.
-std::string rank_table(const std::vector<RankRow>& rows);
+// The text parts, for themselves. The table leaves out ranks in the middle
+// where there are more than `most` of them.
+std::string rank_table(const std::vector<RankRow>& rows, std::size_t most = 16);
 std::string model_summary(const ModelConfig& config, const Options& options,
                           const MemoryFigures& memory, int world_size);
 // One step in a line; seconds_left < 0: not known.

@@ -10,7 +10,10 @@
 #include <sstream>
 
 #include "mpi/communicator.h"
+#include "mpi/cores.h"
+#include "mpi/topology.h"
 #include "trainer/build_info.h"
+#include "trainer/placement_warnings.h"
 
 namespace lockstep {
 namespace {
@@ -21,6 +24,16 @@ std::vector<std::string> lines_of(const std::string& text) {
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) lines.push_back(line);
   return lines;
+}
+
+// "0,1" → 0, 1
+std::vector<int> numbers_of(const std::string& text) {
+  std::vector<int> numbers;
+  std::istringstream stream(text);
+  for (std::string number; std::getline(stream, number, ',');) {
+    numbers.push_back(std::stoi(number));
+  }
+  return numbers;
 }
 
 // The ordinal of the GPU this rank takes, among those it sees.
@@ -73,12 +86,76 @@ int choose_gpu(const std::vector<CudaDeviceInfo>& mine, bool share,
   return ordinal;
 }
 
+// " (NUMA 0,1)", or nothing on machines with one node.
+std::string numa_text(const std::string& nodes) {
+  return nodes.empty() ? "" : fmt::format(" (NUMA {})", nodes);
+}
+
+// Puts every rank's place and threads in rank order in `placement`. gpu: this
+// rank's, or none.
+void gather_places(const CudaDeviceInfo* gpu, World& world,
+                   Placement& placement) {
+  const Place& place = world.place();
+  const std::vector<int> nodes = numa_nodes_of(mask_of(place.mask));
+  const int gpu_node = gpu == nullptr ? -1 : numa_node_of_pci(gpu->bus_id);
+  std::string device = "CPU";
+  if (gpu != nullptr) {
+    device =
+        fmt::format("{} ({}{})", gpu->name, gpu->bus_id,
+                    gpu_node < 0 ? "" : fmt::format(", NUMA {}", gpu_node));
+  }
+  const auto hosts = world.all_gather(place.host);
+  const auto devices = world.all_gather(device);
+  const auto masks = world.all_gather(place.mask);
+  const auto core_nodes =
+      world.all_gather(fmt::format("{}", fmt::join(nodes, ",")));
+  const auto bus_ids = world.all_gather(gpu == nullptr ? "" : gpu->bus_id);
+  const auto not_peers = world.all_gather(
+      gpu == nullptr ? "" : fmt::format("{}", fmt::join(gpu->not_peers, "\n")));
+  constexpr int count = 4;
+  const double numbers[count] = {double(placement.threads), quota_cores(),
+                                 double(place.local_rank), double(gpu_node)};
+  const auto all_numbers = world.all_gather(numbers);
+
+  std::vector<RankPlacement> ranks;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const double* of_rank = &all_numbers[rank * count];
+    RankPlacement& it = ranks.emplace_back();
+    it.rank = rank;
+    it.host = hosts[rank];
+    it.threads = static_cast<int>(of_rank[0]);
+    it.mask = mask_of(masks[rank]);
+    it.quota = of_rank[1];
+    it.core_nodes = numbers_of(core_nodes[rank]);
+    it.gpu = bus_ids[rank];
+    it.gpu_node = static_cast<int>(of_rank[3]);
+    it.not_peers = lines_of(not_peers[rank]);
+    placement.rows.push_back({rank, hosts[rank], static_cast<int>(of_rank[2]),
+                              devices[rank], it.threads,
+                              masks[rank] + numa_text(core_nodes[rank])});
+  }
+  placement.warnings = placement_warnings(ranks);
+}
+
+// Hosts that talk over TCP although they have something faster.
+void warn_of_slow_network(World& world, std::vector<std::string>& warnings) {
+  const double slow = has_infiniband() && !mpi_uses_fast_network() ? 1 : 0;
+  const auto all = world.all_gather({&slow, 1});
+  const bool several = world.place().local_size < world.size();
+  const auto first = std::find(all.begin(), all.end(), 1.0);
+  if (!several || first == all.end()) return;
+  warnings.push_back(fmt::format(
+      "rank {} has InfiniBand, but its MPI talks over TCP between hosts; use "
+      "an Open MPI with UCX (ompi_info | grep ucx)",
+      first - all.begin()));
+}
+
 }  // namespace
 
 Placement place_rank(const Options& options, World& world) {
   Placement placement;
-  const Place& place = world.place();
-  placement.threads = options.threads > 0 ? options.threads : place.cores;
+  placement.threads =
+      options.threads > 0 ? options.threads : world.place().cores;
 
   const std::vector<CudaDeviceInfo> gpus = options.device == DeviceChoice::cpu
                                                ? std::vector<CudaDeviceInfo>{}
@@ -91,7 +168,7 @@ Placement place_rank(const Options& options, World& world) {
     cuda = std::all_of(all.begin(), all.end(), [](double s) { return s > 0; });
   }
 
-  std::string device = "CPU";
+  const CudaDeviceInfo* gpu = nullptr;
   if (cuda) {
     world.together([&] {
       require(built_with_cuda(),
@@ -99,7 +176,7 @@ Placement place_rank(const Options& options, World& world) {
               "cpu, or build with -DLOCKSTEP_CUDA=ON");
     });
     const int ordinal = choose_gpu(gpus, options.share_gpu, world);
-    device = fmt::format("{} ({})", gpus[ordinal].name, gpus[ordinal].bus_id);
+    gpu = &gpus[ordinal];
     world.together([&] {
       placement.backend =
           make_cuda_backend(ordinal, options.precision, options.gemm_cache);
@@ -113,23 +190,8 @@ Placement place_rank(const Options& options, World& world) {
     });
   }
 
-  const auto hosts = world.all_gather(place.host);
-  const auto devices = world.all_gather(device);
-  const auto masks = world.all_gather(place.mask);
-  const double numbers[] = {double(placement.threads), double(place.cores)};
-  const auto all_numbers = world.all_gather(numbers);
-  for (int rank = 0; rank < world.size(); ++rank) {
-    const int threads = static_cast<int>(all_numbers[2 * rank]);
-    const int cores = static_cast<int>(all_numbers[2 * rank + 1]);
-    placement.rows.push_back(
-        {rank, hosts[rank], devices[rank], threads, masks[rank]});
-    if (threads > cores && placement.warnings.empty()) {
-      placement.warnings.push_back(fmt::format(
-          "rank {} runs {} threads on {} core{} of its own (cores {}); with "
-          "mpirun, --bind-to none or --map-by slot:PE={} gives it more",
-          rank, threads, cores, cores == 1 ? "" : "s", masks[rank], threads));
-    }
-  }
+  gather_places(gpu, world, placement);
+  warn_of_slow_network(world, placement.warnings);
   return placement;
 }
 

@@ -153,3 +153,13 @@ def test_the_sweeps_that_come_along_are_in_order(capsys):
     assert sweep.main(["--list", *map(str, files)]) == 0
     assert "cpu-strategies/ranks-4_sync-fsdp: 4 ranks" in \
         capsys.readouterr().out
+
+
+def test_a_point_is_printed_for_a_job_array(tmp_path, capsys):
+    file = write(tmp_path, "[options]\nshare-gpu = true\n[grid]\n"
+                 "ranks = [1, 4]\nlr = [0.1, 0.2]\n")
+    assert sweep.main([str(file), "--point", "2"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "ranks-4_lr-0.1", "4", "--share-gpu=true", "--lr=0.1"]
+    assert sweep.main([str(file), "--point", "4"]) == 1
+    assert "points 0 to 3" in capsys.readouterr().err

@@ -223,7 +223,7 @@ TEST(PhaseTableText, KeepsTheLatestStepsAndSaysSo) {
 std::vector<RankRow> rows_of(int ranks) {
   std::vector<RankRow> rows;
   for (int rank = 0; rank < ranks; ++rank) {
-    rows.push_back({rank, rank == 0 ? "a-long-host-name" : "b", "CPU", 4,
+    rows.push_back({rank, rank == 0 ? "a-long-host-name" : "b", rank, "CPU", 4,
                     fmt::format("{}-{}", 4 * rank, 4 * rank + 3)});
   }
   return rows;
@@ -232,9 +232,9 @@ std::vector<RankRow> rows_of(int ranks) {
 TEST(RankTable, HasALineForEachRank) {
   const auto lines = lines_of(rank_table(rows_of(2)));
   ASSERT_EQ(lines.size(), 3u);
-  EXPECT_EQ(lines[0], " rank  host              device  threads  cores");
-  EXPECT_EQ(lines[1], "    0  a-long-host-name  CPU           4  0-3");
-  EXPECT_EQ(lines[2], "    1  b                 CPU           4  4-7");
+  EXPECT_EQ(lines[0], " rank  host              local  device  threads  cores");
+  EXPECT_EQ(lines[1], "    0  a-long-host-name      0  CPU           4  0-3");
+  EXPECT_EQ(lines[2], "    1  b                     1  CPU           4  4-7");
 }
 
 TEST(RankTable, FoldsAboveSixteen) {
