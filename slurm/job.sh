@@ -86,13 +86,16 @@ choose_launcher() {
   if srun --mpi=list 2>&1 | grep -qw pmix; then echo srun; else echo mpirun; fi
 }
 
-# run_and_requeue RANKS PROGRAM...: launches it and ends the job with its exit
-# code. Signals make the program save and end with 75. After SIGUSR1, which
-# Slurm sends before the time is up (--signal), the job goes back to the queue;
-# after SIGTERM, which comes with a cancellation, it does not.
+# run_and_requeue RECORD RANKS PROGRAM...: launches it, to write that record, and
+# ends the job with its exit code. Signals make the program save and end with
+# 75. After SIGUSR1, which Slurm sends before the time is up (--signal), the job
+# goes back to the queue; after SIGTERM, which comes with a cancellation, it
+# does not.
 run_and_requeue() {
-  local child code goes_on=false
-  launch "$@" &
+  local record=$1 child code goes_on=false
+  shift
+  touch "$record.began"
+  launch "$@" --output "$record" &
   child=$!
   trap 'goes_on=true; kill -USR1 "$child" 2>/dev/null' USR1
   trap 'kill -USR1 "$child" 2>/dev/null' TERM
@@ -103,6 +106,12 @@ run_and_requeue() {
     kill -0 "$child" 2>/dev/null || break
   done
   trap '' USR1 TERM
+  # Some versions of srun return 0 where they could not start the tasks.
+  if [ "$code" -eq 0 ] && [ ! "$record" -nt "$record.began" ]; then
+    echo "error: the program did not run; see above" >&2
+    code=1
+  fi
+  rm -f "$record.began"
   if [ "$code" -eq 75 ] && "$goes_on"; then
     echo "stopped in good time; back to the queue"
     scontrol requeue "$(job_name)" ||
@@ -135,9 +144,8 @@ log_to() {
 train_job() {
   open_run "$SLURM_JOB_NAME"
   log_to run
-  run_and_requeue $((SLURM_NNODES * SLURM_NTASKS_PER_NODE)) \
-    "$build/train" "$@" --output "$run/run.h5" \
-    --checkpoint "$run/checkpoints" --resume auto
+  run_and_requeue "$run/run.h5" $((SLURM_NNODES * SLURM_NTASKS_PER_NODE)) \
+    "$build/train" "$@" --checkpoint "$run/checkpoints" --resume auto
 }
 
 # sweep_job SWEEP.toml INDEX: the whole of a job that is one point of a sweep.
@@ -154,7 +162,6 @@ sweep_job() {
       "--ntasks-per-node" >&2
     exit 2
   fi
-  run_and_requeue "$ranks" "$build/train" "${words[@]:2}" \
-    --output "$run/$name.h5" --checkpoint "$run/$name.checkpoints" \
-    --resume auto
+  run_and_requeue "$run/$name.h5" "$ranks" "$build/train" "${words[@]:2}" \
+    --checkpoint "$run/$name.checkpoints" --resume auto
 }

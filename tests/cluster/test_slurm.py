@@ -219,3 +219,15 @@ def test_a_job_without_programs_says_where_it_looked(cluster):
     wait_for(cluster, job, "FAILED")
     assert "no program 'train' in /nowhere" in \
         (cluster.folder / f"slurm-{job}.out").read_text()
+
+
+def test_a_job_whose_ranks_could_not_be_started_fails(cluster):
+    job = submit(cluster, "--hold", "--nodelist=node1", "slurm/train.sbatch",
+                 *TINY)
+    in_the_way = cluster.folder / f"spool-node1/stepd.slurm.pmix.{job}.0"
+    in_the_way.mkdir()
+    cluster.slurm("scontrol", "release", job)
+    wait_for(cluster, job, "FAILED")
+    in_the_way.rmdir()
+    assert "did not run" in \
+        (cluster.folder / f"runs/train-{job}/run.log").read_text()
