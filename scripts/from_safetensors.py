@@ -15,9 +15,13 @@ import os
 import sys
 from pathlib import Path
 
-import h5py
-import numpy as np
-from safetensors import SafetensorError, deserialize
+import lockstep
+
+lockstep.use_an_interpreter_with("h5py", "numpy", "safetensors")
+
+import h5py  # noqa: E402
+import numpy as np  # noqa: E402
+from safetensors import SafetensorError, deserialize  # noqa: E402
 
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}

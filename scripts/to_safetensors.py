@@ -14,9 +14,13 @@ import hashlib
 import sys
 from pathlib import Path
 
-import h5py
-import numpy as np
-from safetensors.numpy import save_file
+import lockstep
+
+lockstep.use_an_interpreter_with("h5py", "numpy", "safetensors")
+
+import h5py  # noqa: E402
+import numpy as np  # noqa: E402
+from safetensors.numpy import save_file  # noqa: E402
 
 SEAL_BYTES = 512
 TITLE = b"Lockstep checkpoint\n"
