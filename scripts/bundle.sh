@@ -78,7 +78,7 @@ fi
 
 glibc=$(objdump -T "$prefix"/bin/* "$prefix"/lib/* |
   sed -n 's/.*(\{0,1\}GLIBC_\([0-9.]*\)).*/\1/p' | sort -V | tail -n 1)
-mpi=$(ldd "$prefix/bin/train" | awk '/libmpi/ { print $1; exit }')
+mpi=$(ldd "$prefix/bin/train" | awk '/libmpi/ && !found++ { print $1 }')
 cat >"$prefix/README" <<END
 $name, made on $(. /etc/os-release && echo "$PRETTY_NAME")
 
