@@ -4,15 +4,11 @@
 #include <cstring>
 
 #include "bench/benchmark.h"
+#include "config/choices.h"
 #include "trainer/build_info.h"
 
 namespace lockstep::bench {
 namespace {
-
-constexpr Choice<DeviceChoice> devices[] = {{"auto", DeviceChoice::automatic},
-                                            {"cpu", DeviceChoice::cpu},
-                                            {"cuda", DeviceChoice::cuda}};
-constexpr Choice<bool> booleans[] = {{"true", true}, {"false", false}};
 
 std::vector<OptionGroup> option_table(Benchmark& benchmark, Settings& s) {
   constexpr std::int64_t most = 1'000'000;

@@ -6,17 +6,11 @@
 #include "bench/benchmark.h"
 #include "bench/stopwatch.h"
 #include "bench/values.h"
+#include "config/choices.h"
 #include "ops/attention.h"
 
 namespace lockstep::bench {
 namespace {
-
-constexpr Choice<AttentionKind> kinds[] = {{"flash", AttentionKind::flash},
-                                           {"naive", AttentionKind::naive}};
-constexpr Choice<Precision> precisions[] = {{"fp32", Precision::fp32},
-                                            {"tf32", Precision::tf32},
-                                            {"bf16", Precision::bf16}};
-constexpr Choice<bool> booleans[] = {{"true", true}, {"false", false}};
 
 // One point of the sweep.
 struct Problem {
@@ -146,7 +140,7 @@ class AttentionBenchmark final : public Benchmark {
         {"seq-lens", "N", whole_list(tokens_, 1, most), "tokens of a sequence"},
         {"precisions", "NAME", choice_list(precisions_, precisions),
          "how numbers are stored and multiplied"},
-        {"attention", "NAME", choice_list(kinds_, kinds),
+        {"attention", "NAME", choice_list(kinds_, attentions),
          "flash, naive or both"},
         {"causal", "[=BOOL]", choice(causal_, booleans),
          "whether tokens see only those before them"}};
@@ -199,7 +193,7 @@ class AttentionBenchmark final : public Benchmark {
     for (const AttentionKind kind : kinds_) {
       AttentionKind mine = kind;
       std::vector<Cell> row = {
-          choice(mine, kinds).get(),
+          choice(mine, attentions).get(),
           std::string(name_of(problem.precision)),
           std::int64_t{problem.causal},
           problem.batch,

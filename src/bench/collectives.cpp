@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "bench/benchmark.h"
+#include "config/choices.h"
 #include "mpi/communicator.h"
 
 namespace lockstep::bench {
@@ -20,7 +21,6 @@ constexpr Choice<Collective> operations[] = {
     {"broadcast", Collective::broadcast}};
 constexpr Choice<Dtype> dtypes[] = {{"float", Dtype::f32},
                                     {"bfloat16", Dtype::bf16}};
-constexpr Choice<bool> booleans[] = {{"true", true}, {"false", false}};
 
 // "4096", or with a binary suffix, "64K", "1M", "2G".
 OptionValue byte_count(std::int64_t& field) {

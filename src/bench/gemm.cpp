@@ -5,13 +5,10 @@
 #include "bench/benchmark.h"
 #include "bench/stopwatch.h"
 #include "bench/values.h"
+#include "config/choices.h"
 
 namespace lockstep::bench {
 namespace {
-
-constexpr Choice<Precision> precisions[] = {{"fp32", Precision::fp32},
-                                            {"tf32", Precision::tf32},
-                                            {"bf16", Precision::bf16}};
 
 struct Layer {
   const char* name;

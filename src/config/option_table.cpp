@@ -2,23 +2,15 @@
 
 #include <limits>
 
+#include "config/choices.h"
 namespace lockstep {
 namespace {
 
-constexpr Choice<bool> booleans[] = {{"true", true}, {"false", false}};
 constexpr Choice<SamplerKind> samplers[] = {
     {"random", SamplerKind::random}, {"sequential", SamplerKind::sequential}};
 constexpr Choice<Mode> modes[] = {{"train", Mode::train},
                                   {"forward", Mode::forward},
                                   {"forward-backward", Mode::forward_backward}};
-constexpr Choice<AttentionKind> attentions[] = {
-    {"flash", AttentionKind::flash}, {"naive", AttentionKind::naive}};
-constexpr Choice<DeviceChoice> devices[] = {{"auto", DeviceChoice::automatic},
-                                            {"cpu", DeviceChoice::cpu},
-                                            {"cuda", DeviceChoice::cuda}};
-constexpr Choice<Precision> precisions[] = {{"fp32", Precision::fp32},
-                                            {"tf32", Precision::tf32},
-                                            {"bf16", Precision::bf16}};
 constexpr Choice<Dtype> gradient_dtypes[] = {{"fp32", Dtype::f32},
                                              {"bf16", Dtype::bf16}};
 constexpr Choice<Timing> timings[] = {{"events", Timing::events},
