@@ -84,6 +84,15 @@ class Hosts:
             _run(*where, "tc", "qdisc", "delete", "dev",
                  "eth0" if where else self._outer(host), "root")
 
+    def cannot_limit(self, host: str, *discipline: str) -> str:
+        """Why the kernel has no such discipline, or nothing."""
+        try:
+            self.limit(host, *discipline)
+        except subprocess.CalledProcessError as refused:
+            return refused.stderr.decode().strip()
+        self.unlimit(host)
+        return ""
+
     def unplug(self, host: str) -> None:
         _run("ip", "link", "set", self._outer(host), "down")
 
