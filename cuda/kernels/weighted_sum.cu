@@ -4,6 +4,7 @@ namespace lockstep::kernels {
 namespace {
 
 constexpr int threads = 256;
+constexpr int rows_at_once = 4;  // of the backward pass
 
 // One block a row. Moves N·D elements in.
 template <class T, int width>
@@ -25,7 +26,8 @@ __global__ void weighted_sum_kernel(T* y, const Rows<const T> x,
 }
 
 // A thread has `width` columns of a run of rows: their part of dweight stays in
-// registers and goes to partial[run]. Moves N·D elements in and out.
+// registers and goes to partial[run]. Rows are read several at a time, before
+// any of their results are written. Moves N·D elements in and out.
 template <class T, int width>
 __global__ void weighted_sum_backward_kernel(const Rows<T> dx, float* partial,
                                              const T* dy, const T* x,
@@ -38,17 +40,29 @@ __global__ void weighted_sum_backward_kernel(const Rows<T> dx, float* partial,
   const std::int64_t end = min(dx.count, begin + rows_a_run);
   float weights[width], sums[width] = {};
   load(weights, weight + column);
-#pragma unroll 8
-  for (std::int64_t n = begin; n < end; ++n) {
-    const float g = to_float(dy[n]);
-    float values[width], products[width];
-    load(values, x + n * dx.width + column);
+  for (std::int64_t n = begin; n < end; n += rows_at_once) {
+    const auto rows =
+        static_cast<int>(min(std::int64_t{rows_at_once}, end - n));
+    float g[rows_at_once], values[rows_at_once][width];
 #pragma unroll
-    for (int w = 0; w < width; ++w) {
-      sums[w] += g * values[w];
-      products[w] = g * weights[w];
+    for (int i = 0; i < rows_at_once; ++i) {
+      if (i < rows) {
+        g[i] = to_float(dy[n + i]);
+        load(values[i], x + (n + i) * dx.width + column);
+      }
     }
-    store(dx.data + n * dx.stride + column, products);
+#pragma unroll
+    for (int i = 0; i < rows_at_once; ++i) {
+      if (i < rows) {
+        float products[width];
+#pragma unroll
+        for (int w = 0; w < width; ++w) {
+          sums[w] += g[i] * values[i][w];
+          products[w] = g[i] * weights[w];
+        }
+        store(dx.data + (n + i) * dx.stride + column, products);
+      }
+    }
   }
   store(partial + blockIdx.y * dx.width + column, sums);
 }

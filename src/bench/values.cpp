@@ -1,5 +1,6 @@
 #include "bench/values.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -8,10 +9,12 @@
 namespace lockstep::bench {
 
 void fill_normal(Device& device, const Tensor& tensor, std::uint32_t stream) {
+  constexpr std::int64_t period = std::int64_t{1} << 20;
   const std::int64_t count = tensor.elements();
-  std::vector<float> values(count);
+  std::vector<float> values(std::min(count, period));
+  const auto made = static_cast<std::int64_t>(values.size());
 #pragma omp parallel for
-  for (std::int64_t i = 0; i < count; i += 2) {
+  for (std::int64_t i = 0; i < made; i += 2) {
     const auto bits =
         random_bits(1, Stream::samples, stream, static_cast<std::uint64_t>(i));
     // Box & Muller 1958: two normal values of two uniform ones.
@@ -19,11 +22,16 @@ void fill_normal(Device& device, const Tensor& tensor, std::uint32_t stream) {
         std::sqrt(-2 * std::log(1 - unit_interval(bits[0], bits[1])));
     const double angle = 2 * std::numbers::pi * unit_interval(bits[2], bits[3]);
     values[i] = static_cast<float>(radius * std::cos(angle));
-    if (i + 1 < count) {
+    if (i + 1 < made) {
       values[i + 1] = static_cast<float>(radius * std::sin(angle));
     }
   }
-  upload(device, tensor, values);
+  const Tensor flat{tensor.data, tensor.dtype, {count}};
+  upload(device, flat.range(0, made), values);
+  for (std::int64_t at = made; at < count; at += made) {
+    const std::int64_t size = std::min(made, count - at);
+    device.copy(flat.range(at, size), flat.range(0, size));
+  }
 }
 
 void fill_below(Device& device, const Tensor& tensor, std::int32_t limit) {
