@@ -9,7 +9,7 @@
 namespace lockstep::bench {
 
 // Fills an f32 or bf16 tensor with N(0, 1), the same values for the same
-// stream and again from the start after 2^20 of them, and i32 with whole
+// stream and again from the start after 1,000,003, and i32 with whole
 // numbers below `limit`.
 void fill_normal(Device& device, const Tensor& tensor, std::uint32_t stream);
 void fill_below(Device& device, const Tensor& tensor, std::int32_t limit);

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "config/choices.h"
+
 namespace lockstep {
 namespace {
 

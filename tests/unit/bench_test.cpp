@@ -43,6 +43,20 @@ TEST(BenchValues, AreNormalAndTheSameEachTime) {
   EXPECT_EQ(fill(1), values);
 }
 
+TEST(BenchValues, BeginAgainAfterAMillionAndFillTheWholeTensor) {
+  Backend backend = make_cpu_backend(1, Precision::fp32);
+  constexpr std::int64_t period = 1'000'003, count = 2 * period + 7;
+  const Buffer memory = backend.device->allocate(
+      Dtype::f32, {count}, Category::activations, "values");
+  const Tensor tensor = memory.tensor(Dtype::f32, {count});
+  fill_normal(*backend.device, tensor, 1);
+  const auto values = values_of(*backend.device, tensor);
+  for (std::int64_t i = period; i < count; ++i) {
+    ASSERT_EQ(values[i], values[i - period]) << i;
+  }
+  EXPECT_NE(values[1 << 20], values[0]);  // rows of any width differ
+}
+
 TEST(ResultTable, PrintsAndKeepsItsRows) {
   const test::TemporaryFolder folder;
   const std::string path = folder / "results.h5";
