@@ -272,7 +272,7 @@ void CudaOps::swiglu_backward(const Tensor& dgate_up, const Tensor& dy,
   check(gate_up, dtype_, {dy[0], 2 * dy[1]}, "swiglu_backward: gate_up");
   check(dgate_up, dtype_, {dy[0], 2 * dy[1]}, "swiglu_backward: dgate_up");
   with_storage([&]<class T>(T) {
-    kernels::swiglu_backward<T>(launch_, rows_of<const T>(dy), as<T>(dgate_up),
+    kernels::swiglu_backward<T>(launch_, rows_of<T>(dy), as<T>(dgate_up),
                                 as<const T>(gate_up));
   });
 }

@@ -8,7 +8,7 @@ template <class T, int width>
 __global__ void cross_entropy_kernel(float* losses, const Rows<const T> logits,
                                      const std::int32_t* targets) {
   const T* row = logits.data + blockIdx.x * logits.stride;
-  const OnlineSum all = sum_row<width>(row, logits.width, 1);
+  const OnlineSum<T> all = sum_row<width>(row, logits.width, 1);
   if (threadIdx.x != 0) return;
   losses[blockIdx.x] =
       logf(all.sum) + (all.maximum - to_float(row[targets[blockIdx.x]]));
@@ -24,19 +24,22 @@ __global__ void cross_entropy_backward_kernel(float* losses,
   T* row = logits.data + blockIdx.x * logits.stride;
   const int target = targets[blockIdx.x];
   const float wanted = to_float(row[target]);
-  const OnlineSum all = sum_row<width>(row, logits.width, 1);
+  const OnlineSum<T> all = sum_row<width>(row, logits.width, 1);
   if (threadIdx.x == 0) {
     losses[blockIdx.x] = logf(all.sum) + (all.maximum - wanted);
   }
   const float factor = scale / all.sum;
-  for_row<width>(row, logits.width, [&](std::int64_t index, auto& x) {
-    std::int64_t i = index;
-    for (float& value : x) {
-      value = expf(value - all.maximum) * factor;
-      if (i++ == target) value -= scale;
-    }
-    store(row + index, x);
-  });
+  for_row<width>(
+      logits.width,
+      [&](std::int64_t index, auto& x) {
+        std::int64_t i = index;
+        for (float& value : x[0]) {
+          value = exponential<T>(value - all.maximum) * factor;
+          if (i++ == target) value -= scale;
+        }
+        store(row + index, x[0]);
+      },
+      row);
   for (std::int64_t i = logits.width + threadIdx.x; i < logits.stride;
        i += blockDim.x) {
     row[i] = from_float<T>(0);

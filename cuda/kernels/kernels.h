@@ -85,7 +85,7 @@ void rope(const Launch&, const Rope<T>&);
 template <class T>
 void swiglu(const Launch&, const Rows<T>& y, const T* gate_up);
 template <class T>
-void swiglu_backward(const Launch&, const Rows<const T>& dy, T* dgate_up,
+void swiglu_backward(const Launch&, const Rows<T>& dy, T* dgate_up,
                      const T* gate_up);
 
 // --- cross-entropy: logits of `width` classes, rows `stride` apart -----------

@@ -5,8 +5,9 @@
 // What softmax and cross-entropy share: a block has a row of elements.
 namespace lockstep::kernels {
 
-// Σ exp(x − maximum) over what has been seen so far (Milakov & Gimelshein
-// 2018, algorithm 3), a few elements at a time.
+// Σ exp(x − maximum) over what has been seen so far of elements T (Milakov &
+// Gimelshein 2018, algorithm 3), a few at a time.
+template <class T>
 struct OnlineSum {
   float maximum = -INFINITY;
   float sum = 0;
@@ -18,27 +19,40 @@ struct OnlineSum {
     for (int w = 0; w < width; ++w) best = fmaxf(best, x[w]);
     // While there is nothing but masked elements (−∞), their sum stays 0.
     const float from = best == -INFINITY ? 0.0f : best;
-    if (best > maximum) sum *= expf(maximum - best);
+    if (best > maximum) sum *= exponential<T>(maximum - best);
     maximum = best;
 #pragma unroll
-    for (int w = 0; w < width; ++w) sum += expf(x[w] - from);
+    for (int w = 0; w < width; ++w) sum += exponential<T>(x[w] - from);
   }
 };
 
-// Calls visit(index, values) over a row's first `count` elements: packs of
-// `width`, then single ones.
-template <int width, class T, class Visit>
-__device__ void for_row(T* row, std::int64_t count, Visit visit) {
+// A thread's part of a row: packs of elements, this many in flight at a time.
+constexpr int packs_at_once = 4;
+
+// Calls visit(index, values[rows][width]) over the first `count` elements of
+// some rows of one length: packs of `width`, then single elements.
+template <int width, class Visit, class... T>
+__device__ void for_row(std::int64_t count, Visit visit, const T*... rows) {
   const std::int64_t whole = count / width * width;
+  const std::int64_t step = std::int64_t{blockDim.x} * width;
   for (std::int64_t i = std::int64_t{threadIdx.x} * width; i < whole;
-       i += std::int64_t{blockDim.x} * width) {
-    float x[width];
-    load(x, row + i);
-    visit(i, x);
+       i += packs_at_once * step) {
+    float x[packs_at_once][sizeof...(rows)][width];
+#pragma unroll
+    for (int p = 0; p < packs_at_once; ++p) {
+      if (i + p * step >= whole) break;
+      int row = 0;
+      (load(x[p][row++], rows + i + p * step), ...);
+    }
+#pragma unroll
+    for (int p = 0; p < packs_at_once; ++p) {
+      if (i + p * step < whole) visit(i + p * step, x[p]);
+    }
   }
   for (std::int64_t i = whole + threadIdx.x; i < count; i += blockDim.x) {
-    float x[1];
-    load(x, row + i);
+    float x[sizeof...(rows)][1];
+    int row = 0;
+    (load(x[row++], rows + i), ...);
     visit(i, x);
   }
 }
@@ -46,12 +60,15 @@ __device__ void for_row(T* row, std::int64_t count, Visit visit) {
 // The maximum of scale·x over a row and Σ exp(scale·x − maximum), the same on
 // all threads.
 template <int width, class T>
-__device__ OnlineSum sum_row(const T* row, std::int64_t count, float scale) {
-  OnlineSum mine;
-  for_row<width>(row, count, [&](std::int64_t, auto& x) {
-    for (float& value : x) value *= scale;
-    mine.add(x);
-  });
+__device__ OnlineSum<T> sum_row(const T* row, std::int64_t count, float scale) {
+  OnlineSum<T> mine;
+  for_row<width>(
+      count,
+      [&](std::int64_t, auto& x) {
+        for (float& value : x[0]) value *= scale;
+        mine.add(x[0]);
+      },
+      row);
   __shared__ float of_warp[32];
   float maximum = mine.maximum;
   for (int offset = 16; offset > 0; offset /= 2) {
@@ -63,13 +80,13 @@ __device__ OnlineSum sum_row(const T* row, std::int64_t count, float scale) {
     maximum = fmaxf(maximum, of_warp[warp]);
   }
   const float scaled =
-      mine.sum == 0 ? 0.0f : mine.sum * expf(mine.maximum - maximum);
+      mine.sum == 0 ? 0.0f : mine.sum * exponential<T>(mine.maximum - maximum);
   return {maximum, block_sum(scaled)};
 }
 
 // Threads for a row that is read in accesses of `width` elements.
 inline unsigned threads_for(std::int64_t count, int width) {
-  return row_threads(divide_up(count, width * 4), 512);
+  return row_threads(divide_up(count, width * packs_at_once), 512);
 }
 
 }  // namespace lockstep::kernels

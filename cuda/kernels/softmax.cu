@@ -13,17 +13,20 @@ __global__ void softmax_kernel(const Scores<T> scores, float* lse, float scale,
   T* row = scores.data + index * scores.keys;
   const std::int64_t visible =
       causal ? index % scores.queries + 1 : scores.keys;
-  const OnlineSum all = sum_row<width>(row, visible, scale);
+  const OnlineSum<T> all = sum_row<width>(row, visible, scale);
   if (threadIdx.x == 0) lse[index] = all.maximum + logf(all.sum);
   const float inverse = 1 / all.sum;
-  for_row<width>(row, scores.keys, [&](std::int64_t first, auto& x) {
-    std::int64_t key = first;
-    for (float& value : x) {
-      const float p = expf(scale * value - all.maximum) * inverse;
-      value = key++ < visible ? p : 0;
-    }
-    store(row + first, x);
-  });
+  for_row<width>(
+      scores.keys,
+      [&](std::int64_t first, auto& x) {
+        std::int64_t key = first;
+        for (float& value : x[0]) {
+          const float p = exponential<T>(scale * value - all.maximum) * inverse;
+          value = key++ < visible ? p : 0;
+        }
+        store(row + first, x[0]);
+      },
+      row);
 }
 
 template <class T, int width>
@@ -31,25 +34,26 @@ __global__ void softmax_backward_kernel(const Scores<T> gradient,
                                         const T* probabilities, float scale) {
   const std::int64_t begin = blockIdx.x * gradient.keys;
   T* row = gradient.data + begin;
-  // visit(index, dp, p), a few elements at a time.
-  const auto for_both = [&](auto visit) {
-    for_row<width>(row, gradient.keys, [&](std::int64_t first, auto& dp) {
-      std::remove_reference_t<decltype(dp)> p;
-      load(p, probabilities + begin + first);
-      visit(first, dp, p);
-    });
-  };
+  const T* p_row = probabilities + begin;
   float mine = 0;
-  for_both([&](std::int64_t, const auto& dp, const auto& p) {
-    for (int i = 0; i < sizeof p / sizeof *p; ++i) mine += p[i] * dp[i];
-  });
+  for_row<width>(
+      gradient.keys,
+      [&](std::int64_t, const auto& x) {
+        const auto& [dp, p] = x;
+        for (int i = 0; i < sizeof p / sizeof *p; ++i) mine += p[i] * dp[i];
+      },
+      row, p_row);
   const float delta = block_sum(mine);
-  for_both([&](std::int64_t first, auto& dp, const auto& p) {
-    for (int i = 0; i < sizeof p / sizeof *p; ++i) {
-      dp[i] = scale * p[i] * (dp[i] - delta);
-    }
-    store(row + first, dp);
-  });
+  for_row<width>(
+      gradient.keys,
+      [&](std::int64_t first, auto& x) {
+        auto& [dp, p] = x;
+        for (int i = 0; i < sizeof p / sizeof *p; ++i) {
+          dp[i] = scale * p[i] * (dp[i] - delta);
+        }
+        store(row + first, dp);
+      },
+      row, p_row);
 }
 
 }  // namespace

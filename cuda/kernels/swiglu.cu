@@ -17,15 +17,11 @@ __device__ Place place_of_thread(unsigned blocks_of_row) {
               width};
 }
 
-// bf16 keeps 8 bits of the result, so the fast exponential and division, good
-// to 2 ulp of fp32, lose nothing there.
 template <class T>
 __device__ float sigmoid(float x) {
-  return 1.0f / (1.0f + expf(-x));
-}
-template <>
-__device__ float sigmoid<bf16>(float x) {
-  return __fdividef(1.0f, 1.0f + __expf(-x));
+  const float below = 1 + exponential<T>(-x);
+  if constexpr (sizeof(T) == 4) return 1 / below;
+  return __fdividef(1, below);
 }
 
 // Moves 3·N·F elements: gate and up in, y out.
@@ -42,10 +38,10 @@ __global__ void swiglu_kernel(T* y, const T* gate_up, std::int64_t f,
   store(y + row * f + column, up);
 }
 
-// Moves 5·N·F elements: gate, up and dy in, dgate and dup out. A thread reads
-// all of its places before it writes them, so dgate_up may be gate_up.
+// Moves 6·N·F elements: gate, up and dy in, dgate, dup and y out. A thread
+// reads all of its places before it writes them, so dgate_up may be gate_up.
 template <class T, int width>
-__global__ void swiglu_backward_kernel(T* dgate_up, const T* dy_rows,
+__global__ void swiglu_backward_kernel(T* dgate_up, T* dy_rows,
                                        const T* gate_up, std::int64_t f,
                                        unsigned blocks_of_row) {
   const auto [row, column] = place_of_thread<width>(blocks_of_row);
@@ -58,12 +54,15 @@ __global__ void swiglu_backward_kernel(T* dgate_up, const T* dy_rows,
 #pragma unroll
   for (int w = 0; w < width; ++w) {
     const float s = sigmoid<T>(gate[w]);
+    const float y = gate[w] * s * up[w];
     const float dgate = dy[w] * up[w] * s * (1 + gate[w] * (1 - s));
     up[w] = dy[w] * gate[w] * s;
     gate[w] = dgate;
+    dy[w] = y;
   }
   store(dgate_up + at, gate);
   store(dgate_up + at + f, up);
+  store(dy_rows + row * f + column, dy);
 }
 
 unsigned row_blocks(std::int64_t f, int width) {
@@ -89,7 +88,7 @@ void swiglu(const Launch& launch, const Rows<T>& y, const T* gate_up) {
 }
 
 template <class T>
-void swiglu_backward(const Launch& launch, const Rows<const T>& dy, T* dgate_up,
+void swiglu_backward(const Launch& launch, const Rows<T>& dy, T* dgate_up,
                      const T* gate_up) {
   constexpr int width = full_width<T>;
   if (rows_are_aligned<T>(dy.width, dy.data, dgate_up, gate_up)) {
@@ -108,9 +107,9 @@ void swiglu_backward(const Launch& launch, const Rows<const T>& dy, T* dgate_up,
 
 template void swiglu(const Launch&, const Rows<float>&, const float*);
 template void swiglu(const Launch&, const Rows<bf16>&, const bf16*);
-template void swiglu_backward(const Launch&, const Rows<const float>&, float*,
+template void swiglu_backward(const Launch&, const Rows<float>&, float*,
                               const float*);
-template void swiglu_backward(const Launch&, const Rows<const bf16>&, bf16*,
+template void swiglu_backward(const Launch&, const Rows<bf16>&, bf16*,
                               const bf16*);
 
 }  // namespace lockstep::kernels

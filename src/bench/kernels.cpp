@@ -164,9 +164,9 @@ Kernel swiglu_backward(OpArguments& a, const Sizes& s) {
   const Tensor dgate_up = a.result(gate_up.shape);
   const Tensor dy = a.normal({s.tokens, s.d_ff});
   return {dy.shape.text(),
-          5.0 * double(dy.bytes()),
+          6.0 * double(dy.bytes()),
           [=, &a] { a.ops().swiglu_backward(dgate_up, dy, gate_up); },
-          {dgate_up}};
+          {dgate_up, dy}};
 }
 
 Kernel cross_entropy(OpArguments& a, const Sizes& s) {

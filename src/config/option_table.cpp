@@ -139,7 +139,7 @@ std::vector<OptionGroup> option_table(
          "of initial weights, sampling and random tokens"},
         {"recompute", "NAME", recompute(o.recompute),
          "activations to compute again in the backward pass rather than to "
-         "keep: none, norms (with SwiGLU's product), ffn, attention, block, "
+         "keep: none, norms, ffn, attention, block, "
          "or block:K, which keeps every K-th block's input"},
         {"attention", "NAME", choice(o.attention, attentions),
          "tile by tile, or with scores as whole matrices, whose memory grows "

@@ -29,12 +29,12 @@ struct ModelConfig {
 };
 
 // What blocks do not keep for their backward pass but compute again there, with
-// the same result. Of the widths of activations kept by a block (20 times
+// the same result. Of the widths of activations kept by a block (16 times
 // d_model where d_ff = 4·d_model):
 enum class RecomputeLevel {
   none,
-  norms,      // both norms' outputs and SwiGLU's product: element-wise, 6 less
-  ffn,        // ln2, gate, up and SwiGLU's product: one matrix product, 13 less
+  norms,      // both norms' outputs: element-wise, 2 less
+  ffn,        // ln2, gate and up: one matrix product, 9 less
   attention,  // ln1, q, k, v and attention's output: 5 less
   block,      // everything but the input of every `blocks`-th block
 };

@@ -61,6 +61,8 @@ Transformer::Transformer(const ModelConfig& config, Dtype compute_dtype,
   shared_.resize(recompute_.blocks);
   for (std::int64_t i = 0; i < kept; ++i) blocks_.push_back(make_block(i));
   branch_ = keep(dtype_, {n, d}, "branch");
+  wide_ = keep(dtype_, {n, std::max(3 * d, config_.d_ff)},
+               "a wide activation or its gradient");
   final_residual_ = keep(dtype_, {n, d}, "final residual");
   final_inverse_rms_ = keep(Dtype::f32, {n}, "final inverse rms");
   final_norm_ = keep(dtype_, {n, d}, "final norm");
@@ -74,8 +76,6 @@ Transformer::Transformer(const ModelConfig& config, Dtype compute_dtype,
   if (trains_) {
     dresidual_ = keep(dtype_, {n, d}, "gradient of the residual stream");
     dbranch_ = keep(dtype_, {n, d}, "gradient of a branch");
-    dwide_ = keep(dtype_, {n, std::max(3 * d, config_.d_ff)},
-                  "gradient of a wide activation");
   }
 }
 
@@ -116,7 +116,6 @@ Transformer::Block Transformer::make_block(std::int64_t layer) {
   part(&Block::inverse_rms2, all, Dtype::f32, {n}, "inverse rms of ln2");
   part(&Block::norm2, norms || feed_forward, dtype_, {n, d}, "ln2");
   part(&Block::gate_up, feed_forward, dtype_, {n, 2 * ff}, "gate and up");
-  part(&Block::hidden, norms || feed_forward, dtype_, {n, ff}, "SwiGLU");
   return block;
 }
 
@@ -140,7 +139,9 @@ Transformer::Stream Transformer::forward_block(std::int64_t layer,
   const Tensor branch = rows(branch_);
   hooks_.acquire(unit, Pass::forward);
   compute_block(unit, at, in);
-  ops_.linear(branch, rows(at.hidden), unit.members[w2].value());
+  const Tensor hidden = wide(config_.d_ff);
+  ops_.swiglu(hidden, rows(at.gate_up));
+  ops_.linear(branch, hidden, unit.members[w2].value());
   hooks_.release(unit, Pass::forward);
   return {rows(at.residual2), branch};
 }
@@ -152,7 +153,7 @@ void Transformer::compute_block(const Unit& unit, const Block& at,
   compute_attention(unit, at);
   ops_.linear(branch, rows(at.attention), unit.members[output_proj].value());
   compute_norm2(unit, at, {rows(at.residual1), branch});
-  compute_hidden(unit, at);
+  compute_gate_up(unit, at);
 }
 
 void Transformer::compute_norm1(const Unit& unit, const Block& at,
@@ -188,11 +189,10 @@ void Transformer::compute_norm2(const Unit& unit, const Block& at,
                in.add, unit.members[ln2].value());
 }
 
-void Transformer::compute_hidden(const Unit& unit, const Block& at) {
+void Transformer::compute_gate_up(const Unit& unit, const Block& at) {
   const ScopedRange range(device_, "feed-forward");
   ops_.linear(rows(at.gate_up), rows(at.norm2),
               stacked(unit, unit.parameters, w1, w3));
-  ops_.swiglu(rows(at.hidden), rows(at.gate_up));
 }
 
 void Transformer::compute_again(const Unit& unit, const Block& at,
@@ -205,11 +205,10 @@ void Transformer::compute_again(const Unit& unit, const Block& at,
     case RecomputeLevel::norms:
       compute_norm1(unit, at, kept1);
       compute_norm2(unit, at, kept2);
-      ops_.swiglu(rows(at.hidden), rows(at.gate_up));
       return;
     case RecomputeLevel::ffn:
       compute_norm2(unit, at, kept2);
-      compute_hidden(unit, at);
+      compute_gate_up(unit, at);
       return;
     case RecomputeLevel::attention:
       compute_norm1(unit, at, kept1);
@@ -310,21 +309,18 @@ void Transformer::backward_block(std::int64_t layer, const Stream& in,
   const auto ready = [&](Member first, Member last) {
     for (int i = last; i >= first; --i) hooks_.gradient_ready(unit.members[i]);
   };
-  const auto wide = [&](std::int64_t width) {
-    return dwide_.range(0, rows_ * width).reshaped({rows_, width});
-  };
   hooks_.acquire(unit, Pass::backward);
   if (again) compute_again(unit, at, in);
   const Tensor dresidual = rows(dresidual_), dbranch = rows(dbranch_);
 
   // The feed-forward half: residual + w2·swiglu(w1, w3 of ln2).
-  const Tensor dhidden = wide(config_.d_ff), dgate_up = rows(at.gate_up);
+  // SwiGLU's product wasn't kept: its backward pass gives it once more.
+  const Tensor hidden = wide(config_.d_ff), dgate_up = rows(at.gate_up);
   const Tensor norm2 = rows(at.norm2);
-  ops_.linear_backward_weight(gradient(w2), dresidual, rows(at.hidden),
-                              unit.accumulate);
+  ops_.linear_backward_input(hidden, dresidual, weight(w2));
+  ops_.swiglu_backward(dgate_up, hidden, rows(at.gate_up));
+  ops_.linear_backward_weight(gradient(w2), dresidual, hidden, unit.accumulate);
   ready(w2, w2);
-  ops_.linear_backward_input(dhidden, dresidual, weight(w2));
-  ops_.swiglu_backward(dgate_up, dhidden, rows(at.gate_up));
   ops_.linear_backward_weight(stacked(unit, unit.gradients, w1, w3), dgate_up,
                               norm2, unit.accumulate);
   ready(w1, w3);

@@ -69,7 +69,6 @@ class Transformer {
     Tensor inverse_rms2;  // f32[N]
     Tensor norm2;         // a[N, d]
     Tensor gate_up;       // a[N, 2F]
-    Tensor hidden;        // a[N, F]
   };
 
   Tensor keep(Dtype dtype, Shape shape, const char* name);
@@ -85,16 +84,19 @@ class Transformer {
   Stream forward_block(std::int64_t layer, const Stream& in);
   // again: what was not kept is to be computed from the block's input.
   void backward_block(std::int64_t layer, const Stream& in, bool again);
-  // A block but for the last product, whose result goes on: into what `at` has.
+  // A block up to SwiGLU, whose product goes on: into what `at` has.
   void compute_block(const Unit& unit, const Block& at, const Stream& in);
   void compute_norm1(const Unit& unit, const Block& at, const Stream& in);
   void compute_attention(const Unit& unit, const Block& at);
   Attention::Saved saved_attention(const Block& at) const;
   void compute_norm2(const Unit& unit, const Block& at, const Stream& in);
-  void compute_hidden(const Unit& unit, const Block& at);
+  void compute_gate_up(const Unit& unit, const Block& at);
   // What was not kept for the backward pass of a block with this input.
   void compute_again(const Unit& unit, const Block& at, const Stream& in);
   Tensor rows(const Tensor& of_batch) const { return of_batch.rows(0, rows_); }
+  Tensor wide(std::int64_t width) const {
+    return wide_.range(0, rows_ * width).reshaped({rows_, width});
+  }
   void final_norm();
 
   ModelConfig config_;
@@ -113,6 +115,8 @@ class Transformer {
   std::vector<Block> shared_;  // where blocks have what they do not keep
   Tensor rope_table_;          // f32[T, D/2, 2]
   Tensor branch_;  // a[N, d]: what a block's half adds to the residual
+  Tensor wide_;  // a[N, max(3d, F)]: SwiGLU's product, and the gradients of it
+                 // and of qkv
   Tensor final_residual_, final_inverse_rms_, final_norm_;
   Tensor losses_;       // f32[N]
   std::int64_t chunk_;  // rows of logits at a time
@@ -121,7 +125,6 @@ class Transformer {
   // Gradients of activations.
   Tensor dresidual_;  // a[N, d]: of the residual stream
   Tensor dbranch_;    // a[N, d]: of norms and of attention's output
-  Tensor dwide_;      // a[N, max(3d, F)]: of qkv and of hidden
 };
 
 }  // namespace lockstep

@@ -155,7 +155,8 @@ class Ops {
   // --- SwiGLU (Shazeer 2020, eq. 6) ----------------------------------------
   // y = silu(gate) ⊙ up; gate_up a[N, 2F] holds gate (w1 x) then up (w3 x).
   virtual void swiglu(const Tensor& y, const Tensor& gate_up) = 0;
-  // dgate_up = gradient; dgate_up may be gate_up's memory.
+  // dgate_up = gradient for that of y, dy a[N, F], which y itself replaces (the
+  // next product's weight wants it). dgate_up may be gate_up's memory.
   virtual void swiglu_backward(const Tensor& dgate_up, const Tensor& dy,
                                const Tensor& gate_up) = 0;
 

@@ -268,9 +268,9 @@ TEST_P(TransformerTest, GivesTheSameHoweverItIsComputed) {
     std::int64_t widths_saved;  // of 5 blocks, less the shared ones
   };
   for (const Case& c :
-       {Case{{norms}, 4 * 6}, Case{{ffn}, 4 * 13}, Case{{attention}, 4 * 5},
-        Case{{block}, 4 * 19}, Case{{block, 2}, 5 * 20 - 3 - 2 * 19 - 1},
-        Case{{block, 3}, 5 * 20 - 2 - 3 * 19 - 2}, Case{{block, 9}, 0}}) {
+       {Case{{norms}, 4 * 2}, Case{{ffn}, 4 * 9}, Case{{attention}, 4 * 5},
+        Case{{block}, 4 * 15}, Case{{block, 2}, 5 * 16 - 3 - 2 * 15 - 1},
+        Case{{block, 3}, 5 * 16 - 2 - 3 * 15 - 2}, Case{{block, 9}, 0}}) {
     SCOPED_TRACE(fmt::format("level {}, blocks {}", int(c.recompute.level),
                              c.recompute.blocks));
     const Outcome again = run({c.recompute});

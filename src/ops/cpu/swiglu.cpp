@@ -17,12 +17,13 @@ void swiglu_row(T* y, const T* gate, const T* up, std::int64_t width) {
 
 // silu'(g) = s·(1 + g·(1 − s)) with s = sigmoid(g).
 template <class T>
-void swiglu_row_backward(T* dgate, T* dup, const T* dy, const T* gate,
-                         const T* up, std::int64_t width) {
+void swiglu_row_backward(T* dgate, T* dup, T* dy, const T* gate, const T* up,
+                         std::int64_t width) {
 #pragma omp simd
   for (std::int64_t i = 0; i < width; ++i) {
     const float g = load(gate[i]), u = load(up[i]), d = load(dy[i]);
     const float s = sigmoid(g);
+    store(dy[i], g * s * u);
     store(dgate[i], d * u * s * (1.0f + g * (1.0f - s)));
     store(dup[i], d * g * s);
   }
@@ -55,7 +56,7 @@ void CpuOps::swiglu_backward(const Tensor& dgate_up, const Tensor& dy,
       const T* in = static_cast<const T*>(gate_up.data) + row * 2 * width;
       T* out = static_cast<T*>(dgate_up.data) + row * 2 * width;
       swiglu_row_backward(out, out + width,
-                          static_cast<const T*>(dy.data) + row * width, in,
+                          static_cast<T*>(dy.data) + row * width, in,
                           in + width, width);
     });
   });
