@@ -89,9 +89,10 @@ void warn_of_crowded_cores(const Ranks& host,
     return;
   }
   warnings.push_back(fmt::format(
-      "{} on {} are oversubscribed: {} threads on {}, which ranks that wait "
-      "give away; if the host has more cores, give each rank its own with "
-      "mpirun --map-by slot:PE=N or srun --cpu-bind=cores",
+      "{} on {} are oversubscribed: {} threads take turns on {}, so steps are "
+      "slower than with a core for each, though just as right; for speed start "
+      "fewer ranks, or, if the host has more cores, give each rank its own: "
+      "mpirun --map-by slot:PE=N, srun --cpu-bind=cores",
       names(crowded), host.front()->host, threads, where));
 }
 

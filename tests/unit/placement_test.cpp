@@ -114,12 +114,13 @@ TEST(PlacementWarnings, NameRanksThatShareTooFewCores) {
   std::vector<RankPlacement> ranks;
   for (int i = 0; i < 8; ++i) ranks.push_back(rank_on(i, "a", "0-1"));
   ranks.push_back(rank_on(8, "b", "0-1"));
-  expect_one_with(ranks, {"ranks 0-7 on a", "oversubscribed",
-                          "8 threads on 2 cores (0-1)"});
+  expect_one_with(ranks,
+                  {"ranks 0-7 on a", "oversubscribed",
+                   "8 threads take turns on 2 cores (0-1)", "fewer ranks"});
   // Two launches that both bind from the first core on.
   expect_one_with({rank_on(0, "a", "0"), rank_on(1, "a", "1"),
                    rank_on(2, "a", "0"), rank_on(3, "a", "3")},
-                  {"ranks 0,2 on a", "2 threads on 1 core (0)"});
+                  {"ranks 0,2 on a", "2 threads take turns on 1 core (0)"});
 }
 
 TEST(PlacementWarnings, NameARankWithMoreThreadsThanCores) {
