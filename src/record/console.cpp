@@ -141,19 +141,26 @@ std::string progress_line(const std::string& line, std::int64_t step,
                      line);
 }
 
+bool is_round(std::int64_t step, std::int64_t apart) {
+  std::int64_t unit = 1;
+  while (unit <= apart / 10) unit *= 10;
+  const std::int64_t times = apart / unit;
+  return step % (times >= 5 ? 5 * unit : times >= 2 ? 2 * unit : unit) == 0;
+}
+
 void PhaseTable::add(const StepFigures& figures) {
   Row row;
   row.tokens = figures.tokens;
-  const auto book = [&](int column, double ms) {
-    row.ms[column] = std::max(row.ms[column], ms);
-    row.mean_ms[column] += ms / double(figures.ranks.size());
-  };
+  row.slowest_ms = step_ms(figures);
+  ranks_ = figures.ranks.size();
   for (const RankFigures& rank : figures.ranks) {
+    const auto book = [&](int column, double ms) {
+      row.ms[column] += ms / double(ranks_);
+    };
     for (int i = 0; i < phase_count; ++i) book(i, rank.phase_ms[i]);
     book(comm_busy, rank.comm_busy_ms);
     book(comm_exposed, rank.comm_exposed_ms);
   }
-  several_ranks_ = figures.ranks.size() > 1;
   rows_.push_back(row);
   ++added_;
   if (rows_.size() > most_steps) rows_.pop_front();
@@ -173,7 +180,7 @@ double PhaseTable::tokens_per_second() const {
   double tokens = 0, ms = 0;
   for (auto row = measured(); row != rows_.end(); ++row) {
     tokens += double(row->tokens);
-    ms += row->ms[static_cast<int>(Phase::step)];
+    ms += row->slowest_ms;
   }
   return ms > 0 ? 1e3 * tokens / ms : 0;
 }
@@ -181,10 +188,8 @@ double PhaseTable::tokens_per_second() const {
 std::string PhaseTable::row_text(std::string_view name, int column,
                                  double mean_step_ms) const {
   std::vector<double> values;
-  double mean_of_ranks = 0;
   for (auto row = measured(); row != rows_.end(); ++row) {
     values.push_back(row->ms[column]);
-    mean_of_ranks += row->mean_ms[column];
   }
   const auto n = static_cast<double>(values.size());
   const double mean = std::accumulate(values.begin(), values.end(), 0.0) / n;
@@ -200,26 +205,26 @@ std::string PhaseTable::row_text(std::string_view name, int column,
       "  {:<13}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}"
       "{:>8.1f}%\n",
       name, mean, deviation, values.front(), median, values.back(),
-      mean_step_ms > 0 ? 100 * mean_of_ranks / n / mean_step_ms : 0);
+      mean_step_ms > 0 ? 100 * mean / mean_step_ms : 0);
 }
 
 std::string PhaseTable::text() const {
   if (rows_.empty()) return "";
-  double step_ms = 0;
+  double mean_step_ms = 0;
   for (auto row = measured(); row != rows_.end(); ++row) {
-    step_ms += row->mean_ms[static_cast<int>(Phase::step)];
+    mean_step_ms += row->ms[static_cast<int>(Phase::step)];
   }
   const std::int64_t steps = rows_.end() - measured();
-  step_ms /= double(steps);
+  mean_step_ms /= double(steps);
   std::string text =
       fmt::format("  {:<13}{:>10}{:>10}{:>10}{:>10}{:>10}{:>9}\n", "phase (ms)",
                   "mean", "std", "min", "median", "max", "share");
   for (int i = 0; i < phase_count; ++i) {
-    text += row_text(phase_names[i], i, step_ms);
+    text += row_text(phase_names[i], i, mean_step_ms);
   }
-  if (several_ranks_) {
-    text += row_text("comm busy", comm_busy, step_ms);
-    text += row_text("comm exposed", comm_exposed, step_ms);
+  if (ranks_ > 1) {
+    text += row_text("comm busy", comm_busy, mean_step_ms);
+    text += row_text("comm exposed", comm_exposed, mean_step_ms);
   }
   std::string which = fmt::format("{} step{}", steps, steps == 1 ? "" : "s");
   if (added_ > std::ssize(rows_)) {
@@ -229,9 +234,12 @@ std::string PhaseTable::text() const {
   } else if (left_out() > 0) {
     which += " after the first";
   }
-  return text +
-         fmt::format("  over {}, the slowest rank of each{}\n", which,
-                     several_ranks_ ? "; share: of all ranks' time" : "");
+  if (ranks_ == 1) return text + fmt::format("  over {}\n", which);
+  return text + fmt::format(
+                    "  over {}, each the mean of {} ranks\n"
+                    "  comm busy: collectives at work; comm exposed: computing "
+                    "waited for them\n",
+                    which, ranks_);
 }
 
 Console::Console(Progress progress, bool speaks, std::FILE* out)
@@ -278,23 +286,31 @@ void Console::step(const StepFigures& figures) {
   if (steps_seen_++ == 0) first_loss_ = figures.loss;
   last_loss_ = figures.loss;
   tokens_ += double(figures.tokens);
-  if (progress_ == Progress::off) return;
-  const auto now = Clock::now();
-  const auto interval =
-      terminal_ ? std::chrono::milliseconds(100) : std::chrono::seconds(1);
-  const bool last = figures.step == steps_;
-  if (figures.step == 1 || last || !std::isfinite(figures.loss) ||
-      now - drawn_ >= interval) {
-    draw(figures, last);
-    drawn_ = now;
+  if (progress_ != Progress::off && is_due(figures)) {
+    draw(figures, figures.step == steps_);
   }
 }
 
+bool Console::is_due(const StepFigures& figures) const {
+  if (steps_seen_ == 1 || figures.step == steps_) return true;
+  if (!std::isfinite(figures.loss)) return true;
+  const auto since = Clock::now() - drawn_;
+  if (terminal_) return since >= std::chrono::milliseconds(100);
+  if (since < std::chrono::seconds(1)) return false;
+  // A few slow steps do not make lines denser, many do.
+  std::int64_t apart = figures.step - drawn_step_;
+  if (since < std::chrono::seconds(5)) apart = std::max(apart, lines_apart_);
+  return is_round(figures.step, apart);
+}
+
 void Console::draw(const StepFigures& figures, bool last) {
+  drawn_ = Clock::now();
+  lines_apart_ = figures.step - drawn_step_;
+  drawn_step_ = figures.step;
   const std::chrono::duration<double> passed = Clock::now() - started_;
-  const double left = last || figures.step < 2
+  const double left = last || steps_seen_ < 2
                           ? -1
-                          : passed.count() / double(figures.step) *
+                          : passed.count() / double(steps_seen_) *
                                 double(steps_ - figures.step);
   const std::string text =
       step_line(figures, steps_, flops_per_token_, peak_flops_, left);

@@ -25,10 +25,10 @@ struct RankRow {
 };
 
 // The times of the latest steps and their table: mean, deviation, least, median
-// and most of each phase in ms, each step's time being that of the slowest
-// rank; and its share of all ranks' time. The warm-up is left out; without one,
-// the first step is if there are more than two. Memory does not grow with the
-// ranks, nor beyond `most_steps`.
+// and most of each phase in ms, and its share of the step. All of them are of
+// the ranks' mean in each step, so that phases add up to the step. The warm-up
+// is left out; without one, the first step is if there are more than two.
+// Memory does not grow with the ranks, nor beyond `most_steps`.
 class PhaseTable {
  public:
   static constexpr std::size_t most_steps = 10'000;
@@ -37,17 +37,18 @@ class PhaseTable {
       : warmup_iterations_(warmup_iterations) {}
 
   void add(const StepFigures& figures);
-  // Ends with a line that says which steps it is over; "" before the first.
+  // Ends with what it is over; "" before the first step.
   std::string text() const;
-  // Over the same steps, without what lies between them, such as validation.
+  // Over the same steps, as fast as their slowest rank, without what lies
+  // between them, such as validation.
   double tokens_per_second() const;
 
  private:
   static constexpr int comm_busy = phase_count;
   static constexpr int comm_exposed = phase_count + 1;
   struct Row {
-    // Phases, then the above: of the slowest rank, and the ranks' mean.
-    std::array<double, phase_count + 2> ms{}, mean_ms{};
+    std::array<double, phase_count + 2> ms{};  // phases, then the above
+    double slowest_ms = 0;                     // the step, of that rank
     std::int64_t tokens = 0;
   };
   std::int64_t left_out() const;  // of those added, at the front
@@ -58,7 +59,7 @@ class PhaseTable {
   std::int64_t warmup_iterations_;
   std::deque<Row> rows_;
   std::int64_t added_ = 0;
-  bool several_ranks_ = false;
+  std::size_t ranks_ = 0;
 };
 
 // What a run says. Only rank 0's speaks: text to standard output, warnings to
@@ -72,7 +73,8 @@ class Console {
              const MemoryFigures& memory, int world_size);
 
   // Progress: on a terminal a line that redraws itself, at most ten times a
-  // second; otherwise plain lines, one a second, and the first and last step.
+  // second; otherwise plain lines for the first and last step and, about one
+  // a second, for round ones.
   // steps: the last one's number, those of the warm-up included. peak_flops: of
   // all ranks' devices together, 0 where it isn't known.
   void start_training(std::int64_t steps, double flops_per_token,
@@ -89,6 +91,7 @@ class Console {
   // Text as it is. A full disk or a closed pipe does not end the run.
   void put(const std::string& text);
   void line(const std::string& text);  // below the progress line
+  bool is_due(const StepFigures& figures) const;
   void draw(const StepFigures& figures, bool last);
 
   using Clock = std::chrono::steady_clock;
@@ -100,7 +103,11 @@ class Console {
   double flops_per_token_ = 0;
   double peak_flops_ = 0;
   Clock::time_point started_;
+  // When a line of progress was last shown, as of which step, and how many
+  // after the one before.
   Clock::time_point drawn_;
+  std::int64_t drawn_step_ = 0;
+  std::int64_t lines_apart_ = 0;
   bool unfinished_line_ = false;
   PhaseTable phases_;
   std::int64_t steps_seen_ = 0;
@@ -118,6 +125,9 @@ std::string model_summary(const ModelConfig& config, const Options& options,
 std::string step_line(const StepFigures& figures, std::int64_t steps,
                       double flops_per_token, double peak_flops,
                       double seconds_left);
+// Whether a step's number is round for lines so many steps apart: a multiple of
+// the largest of 1, 2, 5, 10, 20 … that is no more than these.
+bool is_round(std::int64_t step, std::int64_t apart);
 // A bar that shows how far it is and the line after it, in a terminal of so
 // many columns: the bar shrinks and the line ends early rather than wrap.
 std::string progress_line(const std::string& line, std::int64_t step,

@@ -54,6 +54,11 @@ std::vector<double> row_of(const std::string& table, const std::string& name) {
   return {};
 }
 
+// What a table of several ranks says it is over.
+std::string caption_of(const std::string& table) {
+  return lines_of(table).end()[-2];
+}
+
 using Numbers = std::vector<double>;
 
 // --- the line of a step -----------------------------------------------------
@@ -98,6 +103,25 @@ TEST(StepLine, WritesNumbersOfAnySizeWithoutExponent) {
   EXPECT_EQ(line(0, 1000, -1), "0 tok/s  0 ms");
 }
 
+TEST(RoundSteps, AreMultiplesOfOneTwoOrFiveTimesAPowerOfTen) {
+  const auto round_ones = [](std::int64_t apart) {
+    std::vector<std::int64_t> steps;
+    for (std::int64_t step = 1; steps.size() < 3; ++step) {
+      if (is_round(step, apart)) steps.push_back(step);
+    }
+    return steps;
+  };
+  using Steps = std::vector<std::int64_t>;
+  EXPECT_EQ(round_ones(1), (Steps{1, 2, 3}));
+  EXPECT_EQ(round_ones(2), (Steps{2, 4, 6}));
+  EXPECT_EQ(round_ones(4), (Steps{2, 4, 6}));
+  EXPECT_EQ(round_ones(5), (Steps{5, 10, 15}));
+  EXPECT_EQ(round_ones(9), (Steps{5, 10, 15}));
+  EXPECT_EQ(round_ones(10), (Steps{10, 20, 30}));
+  EXPECT_EQ(round_ones(37), (Steps{20, 40, 60}));
+  EXPECT_EQ(round_ones(999), (Steps{500, 1000, 1500}));
+}
+
 // --- the table of phases ----------------------------------------------------
 
 TEST(PhaseTableText, IsEmptyBeforeTheFirstStep) {
@@ -109,17 +133,16 @@ TEST(PhaseTableText, OfOneStepHasNoSpread) {
   PhaseTable table;
   table.add(figures_of(1, 40));
   const std::string text = table.text();
-  // Steps of 20 and 40 ms: a share of 1 ms a rank is 1/30.
-  EXPECT_EQ(row_of(text, "step"), (Numbers{40, 0, 40, 40, 40, 100}));
-  EXPECT_EQ(row_of(text, "forward"), (Numbers{20, 0, 20, 20, 20, 33.3}));
-  EXPECT_EQ(row_of(text, "backward"), (Numbers{10, 0, 10, 10, 10, 25}));
+  // The ranks' steps take 20 and 40 ms, their forward passes 20 and 0.
+  EXPECT_EQ(row_of(text, "step"), (Numbers{30, 0, 30, 30, 30, 100}));
+  EXPECT_EQ(row_of(text, "forward"), (Numbers{10, 0, 10, 10, 10, 33.3}));
+  EXPECT_EQ(row_of(text, "backward"), (Numbers{7.5, 0, 7.5, 7.5, 7.5, 25}));
   EXPECT_EQ(row_of(text, "data"), (Numbers{0, 0, 0, 0, 0, 0}));
-  EXPECT_EQ(row_of(text, "comm busy"), (Numbers{8, 0, 8, 8, 8, 20}));
-  EXPECT_EQ(row_of(text, "comm exposed"), (Numbers{4, 0, 4, 4, 4, 10}));
+  EXPECT_EQ(row_of(text, "comm busy"), (Numbers{6, 0, 6, 6, 6, 20}));
+  EXPECT_EQ(row_of(text, "comm exposed"), (Numbers{3, 0, 3, 3, 3, 10}));
   EXPECT_EQ(text.find("nan"), std::string::npos) << text;
-  EXPECT_EQ(
-      lines_of(text).back(),
-      "  over 1 step, the slowest rank of each; share: of all ranks' time");
+  EXPECT_EQ(caption_of(text), "  over 1 step, each the mean of 2 ranks");
+  // Tokens are done when the slowest rank is.
   EXPECT_DOUBLE_EQ(table.tokens_per_second(), 1000 / 0.040);
 }
 
@@ -127,12 +150,11 @@ TEST(PhaseTableText, OfTwoStepsCountsBoth) {
   PhaseTable table;
   table.add(figures_of(1, 40));
   table.add(figures_of(2, 20));
-  // Deviation of a sample: √((10² + 10²) / 1).
+  // Deviation of a sample: √((7.5² + 7.5²) / 1).
   EXPECT_EQ(row_of(table.text(), "step"),
-            (Numbers{30, 14.142, 20, 30, 40, 100}));
-  EXPECT_EQ(
-      lines_of(table.text()).back(),
-      "  over 2 steps, the slowest rank of each; share: of all ranks' time");
+            (Numbers{22.5, 10.607, 15, 22.5, 30, 100}));
+  EXPECT_EQ(caption_of(table.text()),
+            "  over 2 steps, each the mean of 2 ranks");
   EXPECT_DOUBLE_EQ(table.tokens_per_second(), 2000 / 0.060);
 }
 
@@ -141,14 +163,13 @@ TEST(PhaseTableText, OfMoreLeavesTheFirstOut) {
   for (const double ms : {4000.0, 20.0, 40.0, 90.0}) {
     table.add(figures_of(1, ms));
   }
-  // Of 20, 40 and 90: mean 50, √((30² + 10² + 40²) / 2).
+  // Of 15, 30 and 67.5: mean 37.5, √((22.5² + 7.5² + 30²) / 2).
   const std::string text = table.text();
-  EXPECT_EQ(row_of(text, "step"), (Numbers{50, 36.056, 20, 40, 90, 100}));
-  EXPECT_EQ(row_of(text, "backward"), (Numbers{12.5, 9.014, 5, 10, 22.5, 25}));
-  EXPECT_EQ(
-      lines_of(text).back(),
-      "  over 3 steps after the first, the slowest rank of each; share: of "
-      "all ranks' time");
+  EXPECT_EQ(row_of(text, "step"), (Numbers{37.5, 27.042, 15, 30, 67.5, 100}));
+  EXPECT_EQ(row_of(text, "backward"),
+            (Numbers{9.375, 6.760, 3.75, 7.5, 16.875, 25}));
+  EXPECT_EQ(caption_of(text),
+            "  over 3 steps after the first, each the mean of 2 ranks");
   EXPECT_DOUBLE_EQ(table.tokens_per_second(), 3000 / 0.150);
 }
 
@@ -158,10 +179,9 @@ TEST(PhaseTableText, LeavesOutTheWarmUp) {
     table.add(figures_of(1, ms));
   }
   EXPECT_EQ(row_of(table.text(), "step"),
-            (Numbers{30, 14.142, 20, 30, 40, 100}));
-  EXPECT_TRUE(lines_of(table.text())
-                  .back()
-                  .starts_with("  over 2 steps after 2 of warm-up, "));
+            (Numbers{22.5, 10.607, 15, 22.5, 30, 100}));
+  EXPECT_EQ(caption_of(table.text()),
+            "  over 2 steps after 2 of warm-up, each the mean of 2 ranks");
   EXPECT_DOUBLE_EQ(table.tokens_per_second(), 2000 / 0.060);
 }
 
@@ -170,10 +190,10 @@ TEST(PhaseTableText, OfOneStepAfterTheWarmUpHasNoSpread) {
   for (const double ms : {90.0, 80.0, 70.0, 20.0}) {
     table.add(figures_of(1, ms));
   }
-  EXPECT_EQ(row_of(table.text(), "step"), (Numbers{20, 0, 20, 20, 20, 100}));
+  EXPECT_EQ(row_of(table.text(), "step"), (Numbers{15, 0, 15, 15, 15, 100}));
 }
 
-TEST(PhaseTableText, TheSharesOfPhasesMakeUpTheStep) {
+TEST(PhaseTableText, PhasesMakeUpTheStep) {
   // Both ranks take 100 ms; what one waits, the other computes.
   StepFigures figures = figures_of(1, 100);
   for (int rank = 0; rank < 2; ++rank) {
@@ -185,8 +205,9 @@ TEST(PhaseTableText, TheSharesOfPhasesMakeUpTheStep) {
   }
   PhaseTable table;
   table.add(figures);
-  EXPECT_EQ(row_of(table.text(), "backward").back(), 60);
-  EXPECT_EQ(row_of(table.text(), "grad_sync").back(), 40);
+  EXPECT_EQ(row_of(table.text(), "backward"), (Numbers{60, 0, 60, 60, 60, 60}));
+  EXPECT_EQ(row_of(table.text(), "grad_sync"),
+            (Numbers{40, 0, 40, 40, 40, 40}));
 }
 
 TEST(PhaseTableText, OfOneRankHasNoCommunication) {
@@ -195,6 +216,7 @@ TEST(PhaseTableText, OfOneRankHasNoCommunication) {
   PhaseTable table;
   table.add(figures);
   EXPECT_TRUE(row_of(table.text(), "comm busy").empty());
+  EXPECT_EQ(lines_of(table.text()).back(), "  over 1 step");
   EXPECT_EQ(row_of(table.text(), "step"), (Numbers{20, 0, 20, 20, 20, 100}));
 }
 
@@ -202,20 +224,17 @@ TEST(PhaseTableText, KeepsTheLatestStepsAndSaysSo) {
   PhaseTable table;
   const auto most = std::int64_t(PhaseTable::most_steps);
   for (std::int64_t i = 0; i < most; ++i) table.add(figures_of(1, 50));
-  EXPECT_EQ(
-      lines_of(table.text()).back(),
-      "  over 9999 steps after the first, the slowest rank of each; share: "
-      "of all ranks' time");
+  EXPECT_EQ(caption_of(table.text()),
+            "  over 9999 steps after the first, each the mean of 2 ranks");
   for (std::int64_t i = 0; i < most - 1; ++i) table.add(figures_of(1, 10));
   const std::string text = table.text();
-  EXPECT_EQ(lines_of(text).back(),
-            "  over the latest 10000 of 19999 steps, the slowest rank of each; "
-            "share: of all ranks' time");
+  EXPECT_EQ(caption_of(text),
+            "  over the latest 10000 of 19999 steps, each the mean of 2 ranks");
   const auto row = row_of(text, "step");
   ASSERT_EQ(row.size(), 6u);
-  EXPECT_EQ(row[4], 50) << "one of the slow ones is left";
-  EXPECT_EQ(row[3], 10);
-  EXPECT_NEAR(row[0], 10.004, 1e-9);
+  EXPECT_EQ(row[4], 37.5) << "one of the slow ones is left";
+  EXPECT_EQ(row[3], 7.5);
+  EXPECT_NEAR(row[0], 7.503, 1e-9);
 }
 
 // --- the tables at the start ------------------------------------------------
@@ -341,16 +360,18 @@ TEST_F(Piped, ARunOfOneStepSaysItOnce) {
   EXPECT_EQ(text.find("nan"), std::string::npos) << text;
 }
 
-TEST_F(Piped, ASlowRunSaysALineASecond) {
+TEST_F(Piped, ASlowRunSaysARoundStepASecond) {
   const std::string text = said(Progress::automatic, true, [](Console& c) {
-    c.start_training(4, 1, 0);
+    c.start_training(9, 1, 0);
     c.step(figures_of(1, 10));
     c.step(figures_of(2, 10));
     usleep(1'100'000);
-    c.step(figures_of(3, 10));
+    c.step(figures_of(3, 10));  // two steps since the last: the next even one
+    c.step(figures_of(4, 10));
+    c.step(figures_of(5, 10));
   });
   EXPECT_EQ(count(text, "step "), 2) << text;
-  EXPECT_EQ(count(text, "step 3/4"), 1) << text;
+  EXPECT_EQ(count(text, "step 4/9"), 1) << text;
   EXPECT_NE(text.find("ETA"), std::string::npos) << text;
 }
 
@@ -369,7 +390,8 @@ TEST_F(Piped, ALossThatIsNoNumberIsAlwaysSaid) {
 TEST_F(Piped, TheSummaryHasTheTableAndTheLosses) {
   const std::string text =
       said(Progress::automatic, true, [](Console& c) { train(c, 10); });
-  EXPECT_EQ(row_of(text, "step"), (Numbers{10, 0, 10, 10, 10, 100})) << text;
+  EXPECT_EQ(row_of(text, "step"), (Numbers{7.5, 0, 7.5, 7.5, 7.5, 100}))
+      << text;
   // 1000 tokens in 10 ms, whatever the time of this test.
   EXPECT_EQ(count(text,
                   "loss 4.9000 -> 4.0000 in 10 steps, 10k tokens, 0:00 "
