@@ -93,7 +93,7 @@ int train(World& world, int argc, char** argv) {
   }
   const Options& options = command.options;
   world.require_same(options.entries());
-  if (options.dry_run) {
+  if (options.dry_run != DryRun::off) {
     if (world.root()) fmt::print("{}", dry_run(options));
     return 0;
   }

@@ -29,6 +29,7 @@ two ranks, strategy by strategy.
 from __future__ import annotations
 
 import argparse
+import csv
 import math
 import re
 import subprocess
@@ -189,18 +190,17 @@ class DryRun:
 
 def dry_run(job: Job, sync: str, ranks: int, program: Path) -> DryRun:
     done = subprocess.run(
-        [str(program), "--dry-run", f"--world-size={ranks}", f"--sync={sync}",
-         *job.options()], capture_output=True, text=True, check=False)
+        [str(program), "--dry-run=csv", f"--world-size={ranks}",
+         f"--sync={sync}", *job.options()], capture_output=True, text=True,
+        check=False)
     if done.returncode != 0:
         raise BadPlan(done.stderr.strip().splitlines()[-1])
-    total = re.search(r"^  total +[\d.e+]+ \w+ +(\d+) bytes$", done.stdout,
-                      re.MULTILINE)
-    if total is None:
-        raise BadPlan(f"{program} --dry-run prints no total")
-    traffic = {m[1]: (int(m[2]), int(m[3])) for m in re.finditer(
-        r"^  ([a-z-]+) +[\d.e+]+ \w+ +(\d+) bytes +(\d+) calls", done.stdout,
-        re.MULTILINE) if m[1] in _COLLECTIVES}
-    return DryRun(int(total[1]), traffic)
+    rows = {(row["what"], row["name"]): row
+            for row in csv.DictReader(done.stdout.splitlines())}
+    return DryRun(int(rows["memory", "total"]["bytes"]), {
+        name: (int(row["bytes"]), int(row["calls"]))
+        for (what, name), row in rows.items()
+        if what == "sent" and row["calls"] != "0"})
 
 
 @dataclass(frozen=True)

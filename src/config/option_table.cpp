@@ -23,6 +23,8 @@ constexpr Choice<OnNonFinite> on_nonfinites[] = {{"stop", OnNonFinite::stop},
                                                  {"skip", OnNonFinite::skip}};
 constexpr Choice<OnDrift> on_drifts[] = {{"stop", OnDrift::stop},
                                          {"repair", OnDrift::repair}};
+constexpr Choice<DryRun> dry_runs[] = {
+    {"true", DryRun::text}, {"false", DryRun::off}, {"csv", DryRun::csv}};
 constexpr Choice<Progress> progresses[] = {{"auto", Progress::automatic},
                                            {"plain", Progress::plain},
                                            {"off", Progress::off}};
@@ -215,8 +217,9 @@ std::vector<OptionGroup> option_table(
        {{"print-world", "[=BOOL]", choice(o.print_world, booleans),
          "print where each rank runs and what is wrong with that, and train "
          "nothing"},
-        {"dry-run", "[=BOOL]", choice(o.dry_run, booleans),
-         "print what a rank would hold and send, and train nothing"},
+        {"dry-run", "[=BOOL|csv]", choice(o.dry_run, dry_runs),
+         "print what a rank would hold and send, and train nothing; csv: in "
+         "exact bytes, for programs to read"},
         {"world-size", "N", whole(o.world_size, 0, 1 << 20),
          "ranks of a dry run; 0: those that were started"}}},
       {"Output",

@@ -71,11 +71,12 @@ void check_together(const Options& o, int world_size) {
         "use --grad-accumulation for larger batches",
         o.batch_size, o.model.context_length, most_tokens);
   }
-  if (o.world_size != world_size && !o.dry_run) {
+  const bool dry = o.dry_run != DryRun::off;
+  if (o.world_size != world_size && !dry) {
     usage_error("--world-size {} is for --dry-run; mpirun -np sets the ranks",
                 o.world_size);
   }
-  if (o.data.empty() && !o.dry_run && !o.print_world) {
+  if (o.data.empty() && !dry && !o.print_world) {
     usage_error("--data is missing: give a file of tokens, or --data random");
   }
   if (o.data == "random" && o.sampler == SamplerKind::sequential) {
@@ -98,7 +99,7 @@ void check_together(const Options& o, int world_size) {
                 o.decay_steps);
   }
   const bool keeps_state = !o.checkpoint.empty() || !o.resume.empty();
-  if (o.mode != Mode::train && keeps_state && !o.dry_run) {
+  if (o.mode != Mode::train && keeps_state && !dry) {
     usage_error("--checkpoint and --resume are for --mode train");
   }
   if (o.resume == "auto" && o.checkpoint.empty()) {

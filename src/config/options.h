@@ -22,6 +22,7 @@ enum class Timing { events, sync };
 enum class GraphUse { automatic, on, off };
 enum class OnNonFinite { stop, skip };
 enum class OnDrift { stop, repair };
+enum class DryRun { off, text, csv };
 enum class Progress { automatic, plain, off };
 
 // Everything a user can choose for `train`, after the command line has
@@ -81,7 +82,7 @@ struct Options {
   OnDrift on_drift = OnDrift::stop;
 
   bool print_world = false;
-  bool dry_run = false;
+  DryRun dry_run = DryRun::off;
   int world_size = 0;  // of a dry run; 0: the ranks there are
 
   std::string output = "run.h5";

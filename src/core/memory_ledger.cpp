@@ -91,12 +91,13 @@ std::string MemoryLedger::summary() const {
 std::string format_bytes(double bytes) {
   constexpr std::array units = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   std::size_t unit = 0;
-  while (bytes >= 1024 && unit + 1 < units.size()) {
+  // 1023.5 would already round to 1024.
+  while (bytes >= 1023.5 && unit + 1 < units.size()) {
     bytes /= 1024;
     ++unit;
   }
-  return unit == 0 ? fmt::format("{:.0f} B", bytes)
-                   : fmt::format("{:#.3g} {}", bytes, units[unit]);
+  const int decimals = unit == 0 || bytes >= 99.95 ? 0 : bytes >= 9.995 ? 1 : 2;
+  return fmt::format("{:.{}f} {}", bytes, decimals, units[unit]);
 }
 
 }  // namespace lockstep

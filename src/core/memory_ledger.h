@@ -75,7 +75,7 @@ class MemoryLedger {
   std::int64_t start_ns_ = 0;
 };
 
-// "1.50 GiB", "12.0 KiB", "17 B"
+// "1.50 GiB", "12.0 KiB", "1000 MiB", "17 B"
 std::string format_bytes(double bytes);
 
 }  // namespace lockstep

@@ -35,6 +35,66 @@ std::string block_choices(Options options) {
   return text + fmt::format("  least with K = {}\n\n", best);
 }
 
+// A plan, and of which rank: the one that holds the most.
+struct FullestRank {
+  int rank = 0;
+  RankPlan plan;
+};
+
+FullestRank plan_fullest_rank(const Options& options) {
+  FullestRank fullest{0, plan_rank(options, 0)};
+  for (int rank = 1; rank < std::min(options.world_size, most_ranks_planned);
+       ++rank) {
+    RankPlan other = plan_rank(options, rank);
+    if (other.memory.total <= fullest.plan.memory.total) continue;
+    fullest = {rank, std::move(other)};
+  }
+  return fullest;
+}
+
+std::string as_csv(const RankPlan& plan) {
+  std::string text = "what,name,bytes,calls,elements\n";
+  for (int i = 0; i < category_count; ++i) {
+    text += fmt::format("memory,{},{},,\n", category_names[i],
+                        plan.memory.bytes[i]);
+  }
+  text += fmt::format("memory,total,{},,\n", plan.memory.total);
+  for (std::size_t i = 0; i < collective_names.size(); ++i) {
+    const Traffic& traffic = plan.comm.traffic[i];
+    text += fmt::format("sent,{},{},{},{}\n", collective_names[i],
+                        traffic.bytes, traffic.calls, traffic.elements);
+  }
+  return text;
+}
+
+std::string memory_text(const MemoryFigures& memory) {
+  std::string text;
+  for (int i = 0; i < category_count; ++i) {
+    text += fmt::format("  {:<15}{:>12}{}\n", category_names[i],
+                        format_bytes(double(memory.bytes[i])),
+                        i == static_cast<int>(Category::workspace)
+                            ? ", without the scratch of kernels and libraries"
+                            : "");
+  }
+  return text + fmt::format("  {:<15}{:>12}\n", "total",
+                            format_bytes(double(memory.total)));
+}
+
+std::string traffic_text(const CommFigures& comm, double parameters) {
+  std::string text;
+  const auto line = [&](std::string_view name, const Traffic& traffic) {
+    text += fmt::format("  {:<15}{:>12}{:>8} call{}{:>8.2f} Ψ\n", name,
+                        format_bytes(double(traffic.bytes)), traffic.calls,
+                        traffic.calls == 1 ? " " : "s",
+                        double(traffic.elements) / parameters);
+  };
+  for (std::size_t i = 0; i < collective_names.size(); ++i) {
+    if (comm.traffic[i].calls > 0) line(collective_names[i], comm.traffic[i]);
+  }
+  line("total", comm.total());
+  return text + "  an all-reduce counts twice its elements, the others once\n";
+}
+
 }  // namespace
 
 RankPlan plan_rank(const Options& options, int rank) {
@@ -48,53 +108,24 @@ RankPlan plan_rank(const Options& options, int rank) {
 }
 
 std::string dry_run(const Options& options) {
-  int fullest = 0;
-  RankPlan plan = plan_rank(options, 0);
-  for (int rank = 1; rank < std::min(options.world_size, most_ranks_planned);
-       ++rank) {
-    RankPlan other = plan_rank(options, rank);
-    if (other.memory.total <= plan.memory.total) continue;
-    plan = std::move(other);
-    fullest = rank;
-  }
-
-  const double parameters = double(options.model.parameters());
+  const auto [rank, plan] = plan_fullest_rank(options);
+  if (options.dry_run == DryRun::csv) return as_csv(plan);
+  const std::int64_t parameters = options.model.parameters();
   std::string text = fmt::format(
-      "dry run: {} parameters, {} precision, --sync {} on {} ranks, {} "
+      "dry run: {} parameters, {} precision, --sync {} on {} rank{}, {} "
       "sequences of {} tokens a rank and micro-step\n\n"
-      "memory of rank {}{}\n",
-      options.model.parameters(), name_of(options.precision), options.sync,
-      options.world_size, options.batch_size, options.model.context_length,
-      fullest, options.world_size > 1 ? ", which holds the most" : "");
-  for (int i = 0; i < category_count; ++i) {
-    text += fmt::format("  {:<15}{:>12}{:>18} bytes{}\n", category_names[i],
-                        format_bytes(double(plan.memory.bytes[i])),
-                        plan.memory.bytes[i],
-                        i == static_cast<int>(Category::workspace)
-                            ? ", without the scratch of kernels and libraries"
-                            : "");
-  }
-  text +=
-      fmt::format("  {:<15}{:>12}{:>18} bytes\n\n", "total",
-                  format_bytes(double(plan.memory.total)), plan.memory.total);
-
+      "memory of rank {}{}\n{}\n",
+      parameters, name_of(options.precision), options.sync, options.world_size,
+      options.world_size == 1 ? "" : "s", options.batch_size,
+      options.model.context_length, rank,
+      options.world_size > 1 ? ", which holds the most" : "",
+      memory_text(plan.memory));
   if (options.recompute.level == RecomputeLevel::block) {
     text += block_choices(options);
   }
-  text += "sent in a step (Ψ: the number of parameters)\n";
-  const auto line = [&](std::string_view name, const Traffic& traffic) {
-    text +=
-        fmt::format("  {:<15}{:>12}{:>18} bytes{:>8} calls{:>8.2f} Ψ\n", name,
-                    format_bytes(double(traffic.bytes)), traffic.bytes,
-                    traffic.calls, double(traffic.elements) / parameters);
-  };
-  for (std::size_t i = 0; i < collective_names.size(); ++i) {
-    const Traffic& traffic = plan.comm.traffic[i];
-    if (traffic.calls > 0) line(collective_names[i], traffic);
-  }
-  line("total", plan.comm.total());
-  text += "  an all-reduce counts twice its elements, the others once\n";
-  return text;
+  if (plan.comm.total().calls == 0) return text + "nothing is sent\n";
+  return text + "sent in a step (Ψ: the number of parameters)\n" +
+         traffic_text(plan.comm, double(parameters));
 }
 
 }  // namespace lockstep

@@ -18,8 +18,8 @@ struct RankPlan {
 // nothing, so the figures are those of a run by construction.
 RankPlan plan_rank(const Options& options, int rank);
 
-// --dry-run: the plan for --world-size ranks as text. Where ranks differ, of
-// the one that holds the most.
+// --dry-run: the plan for --world-size ranks as text or, with exact bytes, as
+// CSV. Where ranks differ, of the one that holds the most.
 std::string dry_run(const Options& options);
 
 }  // namespace lockstep

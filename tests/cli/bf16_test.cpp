@@ -62,15 +62,14 @@ TEST_F(Bf16, GradientsTakeHalfTheMemoryInADryRun) {
   const auto gradients = [&](const std::string& arguments) {
     const Finished run =
         train(0,
-              "--dry-run --world-size 2 --sync naive --model-size small "
+              "--dry-run=csv --world-size 2 --sync naive --model-size small "
               "--precision bf16 " +
                   arguments);
     EXPECT_EQ(run.exit_code, 0) << run.err;
     std::istringstream lines(run.out);
     for (std::string line; std::getline(lines, line);) {
-      if (!line.starts_with("  gradients ")) continue;
-      const std::size_t end = line.rfind(" bytes");
-      return std::stoll(line.substr(line.rfind(' ', end - 1), end));
+      constexpr std::string_view row = "memory,gradients,";
+      if (line.starts_with(row)) return std::stoll(line.substr(row.size()));
     }
     return 0LL;
   };

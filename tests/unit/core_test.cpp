@@ -113,6 +113,10 @@ TEST(FormatBytes, KeepsThreeDigits) {
   EXPECT_EQ(format_bytes(17), "17 B");
   EXPECT_EQ(format_bytes(1023), "1023 B");
   EXPECT_EQ(format_bytes(12 * 1024), "12.0 KiB");
+  EXPECT_EQ(format_bytes(9.994 * 1024), "9.99 KiB");
+  EXPECT_EQ(format_bytes(99.96 * 1024), "100 KiB");
+  EXPECT_EQ(format_bytes(1000 * 1024 * 1024), "1000 MiB");
+  EXPECT_EQ(format_bytes(1023.6 * 1024 * 1024), "1.00 GiB");
   EXPECT_EQ(format_bytes(1.5 * 1024 * 1024 * 1024), "1.50 GiB");
 }
 

@@ -358,6 +358,8 @@ TEST(Options, AWorldSizeOfItsOwnIsForDryRuns) {
   const Options o = parse_exactly({"--dry-run", "--world-size=16"}).options;
   EXPECT_EQ(o.world_size, 16);
   EXPECT_EQ(o.sync, "naive");
+  EXPECT_EQ(o.dry_run, DryRun::text);
+  EXPECT_EQ(parse_exactly({"--dry-run=csv"}).options.dry_run, DryRun::csv);
   EXPECT_EQ(parse({}, 4).world_size, 4);
 }
 
