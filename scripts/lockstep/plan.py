@@ -154,6 +154,7 @@ class Job:
     batch: int  # sequences per rank and micro-step
     accumulation: int
     precision: str
+    grad_dtype: str = "fp32"
 
     @property
     def parameters(self) -> int:
@@ -179,7 +180,8 @@ class Job:
             ("vocab-size", self.vocab), ("context-length", self.context),
             ("batch-size", self.batch),
             ("grad-accumulation", self.accumulation),
-            ("precision", self.precision))]
+            ("precision", self.precision),
+            ("grad-dtype", self.grad_dtype))]
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,8 @@ def dry_run(job: Job, sync: str, ranks: int, program: Path) -> DryRun:
          f"--sync={sync}", *job.options()], capture_output=True, text=True,
         check=False)
     if done.returncode != 0:
-        raise BadPlan(done.stderr.strip().splitlines()[-1])
+        last = done.stderr.strip().splitlines()[-1]
+        raise BadPlan(last.removeprefix("error: "))
     rows = {(row["what"], row["name"]): row
             for row in csv.DictReader(done.stdout.splitlines())}
     return DryRun(int(rows["memory", "total"]["bytes"]), {
@@ -236,9 +239,10 @@ def compute_of_hardware(hardware: Hardware, job: Job, mfu: float) -> Compute:
     peak = hardware.peak_flops if job.precision == "bf16" else \
         hardware.peak_flops / (2 if job.precision == "tf32" else 15)
     ms = 1e3 * job.flops_per_token * job.tokens / (peak * mfu)
-    # AdamW reads weight, gradient and both moments, and writes all but the
-    # gradient: 4 bytes each.
-    optimizer = job.parameters * 7 * 4 / hardware.memory_bandwidth / 1e6
+    # AdamW reads the gradient, and reads and writes weight and both moments, 4
+    # bytes each.
+    touched = 2 * 3 * 4 + (2 if job.grad_dtype == "bf16" else 4)
+    optimizer = job.parameters * touched / hardware.memory_bandwidth / 1e6
     return Compute(ms / 3, 2 * ms / 3, optimizer)
 
 
@@ -390,6 +394,9 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
     model.add_argument("--context-length", type=int, metavar="N")
     model.add_argument("--vocab-size", type=int, metavar="N")
     model.add_argument("--precision", choices=["fp32", "tf32", "bf16"])
+    model.add_argument("--grad-dtype", choices=["fp32", "bf16"],
+                       help="of the gradients that are kept and sent (default: "
+                       "fp32, or the run's)")
     model.add_argument("--sync", nargs="+", choices=STRATEGIES,
                        default=list(STRATEGIES), metavar="NAME",
                        help="strategies to consider (default: all)")
@@ -447,7 +454,8 @@ def make_job(a: argparse.Namespace, run: Run | None) -> Job:
               batch=int(value(a.batch_size, "batch-size", 4)),
               accumulation=int(value(a.grad_accumulation,
                                      "grad-accumulation", 1)),
-              precision=str(value(a.precision, "precision", "bf16")))
+              precision=str(value(a.precision, "precision", "bf16")),
+              grad_dtype=str(value(a.grad_dtype, "grad-dtype", "fp32")))
     if run and job.precision != config["precision"]:
         raise BadPlan(f"--run is of {config['precision']}, which says nothing "
                       f"about {job.precision}")
@@ -457,7 +465,7 @@ def make_job(a: argparse.Namespace, run: Run | None) -> Job:
 def job_of_run(run: Run) -> Job:
     return make_job(argparse.Namespace(
         model_size=None, vocab_size=None, context_length=None, batch_size=None,
-        grad_accumulation=None, precision=None), run)
+        grad_accumulation=None, precision=None, grad_dtype=None), run)
 
 
 def make_machine(a: argparse.Namespace, run: Run | None,

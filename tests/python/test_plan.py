@@ -83,6 +83,30 @@ def test_memory_and_traffic_are_those_of_a_run(records):
         assert abs(dry.memory_bytes - run.memory["total"][-1].max()) <= scratch
 
 
+def test_gradients_in_bf16_take_half_the_memory_and_traffic():
+    program = find_program("train")
+    full, half = (
+        plan.make_job(plan.parse_arguments(
+            ["--model-size", "small", "--grad-dtype", dtype]), None)
+        for dtype in ("fp32", "bf16"))
+    dry = {job: plan.dry_run(job, "flat", 8, program) for job in (full, half)}
+    saved = 2 * full.parameters
+    assert dry[full].memory_bytes - dry[half].memory_bytes == saved
+    # An all-reduce counts twice; a few bytes are not gradients.
+    assert dry[full].traffic["all-reduce"][0] - \
+        dry[half].traffic["all-reduce"][0] == 2 * saved
+    h100 = plan.HARDWARE["h100"]
+    update = {job: plan.compute_of_hardware(h100, job, 0.4).optimizer
+              for job in (full, half)}
+    assert update[half] / update[full] == pytest.approx(26 / 28)
+
+
+def test_a_run_says_in_what_its_gradients_are(records):
+    run = read_run(records["one"])
+    run.config["grad-dtype"] = "bf16"
+    assert "--grad-dtype=bf16" in plan.job_of_run(run).options()
+
+
 def test_the_best_strategy_is_the_fastest_that_fits(capsys):
     words = ["--model-size", "10b", "--gpus", "8,64", "--all", "--tables",
              "csv"]
@@ -139,7 +163,9 @@ def test_two_ranks_calibrate_what_two_ranks_take(records, capsys):
     (["--model-size", "small", "--beside", "x.h5"], "--run"),
     ([], "--model-size"), (["--check", "x.h5"], "--model-size"),
     (["--model-size", "xl", "--check", "x.h5"], "--run"),
-    (["--run", "none.h5"], "no such file")])
+    (["--run", "none.h5"], "no such file"),
+    (["--model-size", "small", "--precision", "fp32", "--grad-dtype", "bf16"],
+     "error: --grad-dtype bf16 needs")])
 def test_what_is_missing_is_one_line(words, said, capsys):
     assert plan.main(words) == 1
     error = capsys.readouterr().err
