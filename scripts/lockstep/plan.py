@@ -505,7 +505,7 @@ def sources(a: argparse.Namespace, machine: Machine) -> list[str]:
             (f"{', '.join(map(str, a.network))}" if a.network
              else hardware.source))
     if a.cores:
-        lines.append(f"on CPUs: {a.cores} cores a node; ranks beside each "
+        lines.append(f"on CPUs: {tables.counted(a.cores, 'core')} a node; ranks beside each "
                      f"other compute {machine.contention:.2f} times as long")
     if machine.waiting:
         lines.append("waiting for other ranks, as a share of computing: " +

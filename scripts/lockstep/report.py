@@ -14,7 +14,7 @@ from lockstep import benchfile, benchplots, plots, tables
 from lockstep.plots import Plot
 from lockstep.runfile import NotARecord, Run, labels, read_run
 from lockstep.summary import run_tables
-from lockstep.tables import Table
+from lockstep.tables import Table, counted
 
 _STYLE = """
 :root { color-scheme: light; }
@@ -59,8 +59,8 @@ def gather_paths(arguments: list[str]) -> list[Path]:
 
 def _machines(runs: list[Run]) -> str:
     facts = dict.fromkeys(
-        f"{run.device_name}, {len(set(run.attrs.get('hostnames', [])))} host"
-        f"{'' if len(set(run.attrs.get('hostnames', []))) == 1 else 's'}, "
+        f"{run.device_name}, "
+        f"{counted(len(set(run.attrs.get('hostnames', []))), 'host')}, "
         f"{run.attrs.get('mpi_version', '')}, Lockstep "
         f"{run.attrs.get('version', '')} ({run.attrs.get('git_revision', '')})"
         for run in runs)
@@ -74,7 +74,8 @@ def _troubles(runs: list[Run], names: list[str]) -> list[str]:
             lines.append(f"{name} failed: {run.error}")
         elif run.status == "unfinished":
             lines.append(f"{name} is not finished: it is still running or was "
-                         f"killed; {len(run.steps['step'])} steps are here.")
+                         f"killed; the record has "
+                         f"{counted(len(run.steps['step']), 'step')}.")
     return lines
 
 
@@ -166,6 +167,8 @@ def main(words: list[str] | None = None) -> int:
         print(f"error: cannot write {a.output}: {error.strerror}",
               file=sys.stderr)
         return 1
-    print(f"{a.output}: {len(all_plots)} plots, {len(all_tables)} tables of "
-          f"{len(runs)} runs and {len(benchmarks)} benchmarks")
+    of = [counted(len(files), noun) for files, noun in
+          ((runs, "run"), (benchmarks, "benchmark")) if files]
+    print(f"{a.output}: {counted(len(all_plots), 'plot')} and "
+          f"{counted(len(all_tables), 'table')} of {' and '.join(of)}")
     return 0

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.runfile import NotARecord, Run, Timeline, read_run
+from lockstep.tables import counted
 
 _FIRST_ADDRESS = 0x7F0000000000
 _ALIGNMENT = 512
@@ -127,6 +128,6 @@ def main(words: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     events = sum(map(len, data["device_traces"]))
-    print(f"{a.output}: {events} events of "
-          f"{len(data['device_traces'])} ranks")
+    print(f"{a.output}: {counted(events, 'event')} of "
+          f"{counted(len(data['device_traces']), 'rank')}")
     return 0

@@ -313,14 +313,16 @@ def main(words: list[str] | None = None) -> int:
         if a.list:
             for sweep in sweeps:
                 for point in sweep.points:
-                    print(f"{sweep.name}/{point.name}: {point.ranks} ranks, "
+                    print(f"{sweep.name}/{point.name}: "
+                          f"{tables.counted(point.ranks, 'rank')}, "
                           f"{' '.join(point.words())}")
             return 0
         program = a.program or launch.find_program("train")
         failed = 0
         for sweep in sweeps:
             folder = a.output / sweep.name
-            print(f"{sweep.name}: {len(sweep.points)} points, in {folder}")
+            print(f"{sweep.name}: {tables.counted(len(sweep.points), 'point')}, "
+                  f"in {folder}")
             counts = run_sweep(sweep, folder, program, a.launcher, a.timeout,
                                a.again)
             failed += counts.get("failed", 0)

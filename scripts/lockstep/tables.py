@@ -47,6 +47,11 @@ def shown(value: object) -> str:
     return f"{value:.3g}"
 
 
+def counted(count: int, noun: str) -> str:
+    """1 run, 2 runs"""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def markdown(table: Table) -> str:
     def line(cells: list[str]) -> str:
         return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"

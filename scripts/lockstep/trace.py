@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.runfile import PHASES, NotARecord, Run, Trace, read_run
+from lockstep.tables import counted
 
 # Threads of a rank, from the top.
 _LANES = ("steps", "compute", "communication", "exposed")
@@ -140,6 +141,7 @@ def main(words: list[str] | None = None) -> int:
     except (NotARecord, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(f"{a.output}: {len(events)} events of {run.ranks} ranks and "
-          f"{len(run.steps['step'])} steps")
+    print(f"{a.output}: {counted(len(events), 'event')} of "
+          f"{counted(run.ranks, 'rank')} and "
+          f"{counted(len(run.steps['step']), 'step')}")
     return 0

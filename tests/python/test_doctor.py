@@ -17,13 +17,13 @@ def doctor(prefix: str = "", **changes: str) -> subprocess.CompletedProcess[str]
 
 def findings(text: str) -> dict[str, str]:
     """The mark of each line by what it is about, the worst if there are two."""
-    order = {"-": 0, "ok": 1, "warn": 2, "BAD": 3}
+    order = {"info": 0, "ok": 1, "warn": 2, "BAD": 3}
     found: dict[str, str] = {}
     for line in text.splitlines():
         words = line.split()
         if line[:1].strip() and words and words[0] in order:
             mark, what = words[0], line[6:18].strip()
-            if order[mark] >= order[found.get(what, "-")]:
+            if order[mark] >= order[found.get(what, "info")]:
                 found[what] = mark
     return found
 

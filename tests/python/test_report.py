@@ -152,6 +152,16 @@ def test_the_page_needs_nothing_from_elsewhere(records, tmp_path):
     assert "Plotly.newPlot" in page
 
 
+def test_what_the_page_is_of_is_counted(records, attention, tmp_path, capsys):
+    page = tmp_path / "page.html"
+    for files, what in (
+            ([records["one"]], " of 1 run\n"),
+            ([records["one"], records["fsdp"], attention],
+             " of 2 runs and 1 benchmark\n")):
+        assert report.main([*map(str, files), "-o", str(page)]) == 0
+        assert capsys.readouterr().out.endswith(what)
+
+
 def test_failures_are_told_at_the_top(troubled, tmp_path):
     page = write_report(list(troubled.values()), tmp_path / "r.html")
     text = page.read_text()
