@@ -36,56 +36,6 @@ std::vector<int> numbers_of(const std::string& text) {
   return numbers;
 }
 
-// The ordinal of the GPU this rank takes, among those it sees.
-int choose_gpu(const std::vector<CudaDeviceInfo>& mine, bool share,
-               World& world) {
-  std::string uuids;
-  for (const CudaDeviceInfo& gpu : mine) uuids += gpu.uuid + '\n';
-  const std::vector<std::string> hosts = world.all_gather(world.place().host);
-  const std::vector<std::string> views = world.all_gather(uuids);
-
-  int ordinal = 0;
-  world.together([&] {
-    require(!mine.empty(),
-            "--device cuda, but this process sees no GPU: is there a driver, "
-            "and is CUDA_VISIBLE_DEVICES empty?");
-    // Every rank deals the host's GPUs out to its ranks in the same order.
-    std::set<std::string> on_host;
-    std::set<std::string> taken;
-    std::vector<int> ranks;
-    for (int rank = 0; rank < world.size(); ++rank) {
-      if (hosts[rank] != world.place().host) continue;
-      const auto view = lines_of(views[rank]);
-      on_host.insert(view.begin(), view.end());
-      ranks.push_back(rank);
-    }
-    require(share || ranks.size() <= on_host.size(),
-            "{} ranks on {} ({}) see {} GPU{} between them; start at most {} "
-            "there, or let ranks share one with --share-gpu",
-            ranks.size(), world.place().host, fmt::join(ranks, ", "),
-            on_host.size(), on_host.size() == 1 ? "" : "s", on_host.size());
-    int local_rank = 0;
-    for (int rank = 0; rank <= world.rank(); ++rank) {
-      if (hosts[rank] != world.place().host) continue;
-      const auto view = lines_of(views[rank]);
-      auto choice = std::find_if(view.begin(), view.end(), [&](const auto& u) {
-        return !taken.contains(u);
-      });
-      require(
-          share || choice != view.end(),
-          "rank {} sees only GPUs that other ranks of {} use; give each "
-          "rank one of its own in CUDA_VISIBLE_DEVICES, or pass --share-gpu",
-          rank, hosts[rank]);
-      if (choice == view.end())
-        choice = view.begin() + local_rank % std::ssize(view);
-      taken.insert(*choice);
-      ordinal = static_cast<int>(choice - view.begin());
-      ++local_rank;
-    }
-  });
-  return ordinal;
-}
-
 // " (NUMA 0,1)", or nothing on machines with one node.
 std::string numa_text(const std::string& nodes) {
   return nodes.empty() ? "" : fmt::format(" (NUMA {})", nodes);
@@ -151,6 +101,55 @@ void warn_of_slow_network(World& world, std::vector<std::string>& warnings) {
 }
 
 }  // namespace
+
+int choose_gpu(const std::vector<CudaDeviceInfo>& mine, bool share,
+               World& world) {
+  std::string uuids;
+  for (const CudaDeviceInfo& gpu : mine) uuids += gpu.uuid + '\n';
+  const std::vector<std::string> hosts = world.all_gather(world.place().host);
+  const std::vector<std::string> views = world.all_gather(uuids);
+
+  int ordinal = 0;
+  world.together([&] {
+    require(!mine.empty(),
+            "--device cuda, but this process sees no GPU: is there a driver, "
+            "and is CUDA_VISIBLE_DEVICES empty?");
+    // Every rank deals the host's GPUs out to its ranks in the same order.
+    std::set<std::string> on_host;
+    std::set<std::string> taken;
+    std::vector<int> ranks;
+    for (int rank = 0; rank < world.size(); ++rank) {
+      if (hosts[rank] != world.place().host) continue;
+      const auto view = lines_of(views[rank]);
+      on_host.insert(view.begin(), view.end());
+      ranks.push_back(rank);
+    }
+    require(share || ranks.size() <= on_host.size(),
+            "{} ranks on {} ({}) see {} GPU{} between them; start at most {} "
+            "there, or let ranks share one with --share-gpu",
+            ranks.size(), world.place().host, fmt::join(ranks, ", "),
+            on_host.size(), on_host.size() == 1 ? "" : "s", on_host.size());
+    int local_rank = 0;
+    for (int rank = 0; rank <= world.rank(); ++rank) {
+      if (hosts[rank] != world.place().host) continue;
+      const auto view = lines_of(views[rank]);
+      auto choice = std::find_if(view.begin(), view.end(), [&](const auto& u) {
+        return !taken.contains(u);
+      });
+      require(
+          share || choice != view.end(),
+          "rank {} sees only GPUs that other ranks of {} use; give each "
+          "rank one of its own in CUDA_VISIBLE_DEVICES, or pass --share-gpu",
+          rank, hosts[rank]);
+      if (choice == view.end())
+        choice = view.begin() + local_rank % std::ssize(view);
+      taken.insert(*choice);
+      ordinal = static_cast<int>(choice - view.begin());
+      ++local_rank;
+    }
+  });
+  return ordinal;
+}
 
 Placement place_rank(const Options& options, World& world) {
   Placement placement;

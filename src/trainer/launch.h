@@ -23,6 +23,10 @@ struct Placement {
 };
 Placement place_rank(const Options& options, World& world);
 
+// The ordinal of the GPU this rank takes among those it sees, as said above.
+int choose_gpu(const std::vector<CudaDeviceInfo>& mine, bool share,
+               World& world);
+
 // --progress auto, settled: plain where mpirun's own output is no terminal. It
 // gives its ranks a pseudo-terminal whatever it writes to itself.
 Progress settled_progress(Progress progress);

@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <mpi.h>
 
 #include <cstdlib>
 #include <set>
@@ -20,6 +21,24 @@ TEST(World, GivesEachRankItsPlace) {
   EXPECT_FALSE(world().place().host.empty());
   EXPECT_GE(world().place().cores, 1);
   EXPECT_FALSE(world().place().mask.empty());
+}
+
+// Open MPI's own word for it; mpirun says so only where it knows of more ranks
+// than cores.
+TEST(World, RanksThatWaitGiveTheirCoreAway) {
+  int provided = 0, index = 0, count = 0, value = 0;
+  ASSERT_EQ(MPI_T_init_thread(MPI_THREAD_MULTIPLE, &provided), MPI_SUCCESS);
+  if (MPI_T_cvar_get_index("mpi_yield_when_idle", &index) != MPI_SUCCESS) {
+    GTEST_SKIP() << "not an Open MPI that has this variable";
+  }
+  MPI_T_cvar_handle handle = nullptr;
+  ASSERT_EQ(MPI_T_cvar_handle_alloc(index, nullptr, &handle, &count),
+            MPI_SUCCESS);
+  ASSERT_EQ(count, 1);
+  EXPECT_EQ(MPI_T_cvar_read(handle, &value), MPI_SUCCESS);
+  EXPECT_EQ(value, 1);
+  MPI_T_cvar_handle_free(&handle);
+  MPI_T_finalize();
 }
 
 TEST(World, GathersTextsOfDifferentLengths) {

@@ -123,6 +123,22 @@ TEST_F(Checkpoint, AnyTruncationIsDetected) {
   expect_parts(error_of([&] { verify_checkpoint(path_); }), {"is damaged"});
 }
 
+// Whoever reads a file without its seal has HDF5's own checksums.
+TEST_F(Checkpoint, ADatasetThatChangedIsRefusedByHdf5Alone) {
+  write();
+  const std::vector<float> first = {0.5f, 1.5f, 2.5f};
+  std::string bytes = test::read_file(path_);
+  const std::size_t at = bytes.find(test::bytes_of_values(first));
+  ASSERT_NE(at, std::string::npos);
+  bytes[at + 1] ^= 1;
+  test::write_file(path_, bytes);
+  const auto weights = hdf5::File(path_, hdf5::Access::read).group("weights");
+  const Unit& unit = store_.units()[0];
+  std::vector<float> values(unit.elements);
+  expect_parts(error_of([&] { read_tensors(weights, unit, values); }),
+               {path_, unit.members[0].name, "read"});
+}
+
 TEST_F(Checkpoint, TensorsOfAnotherModelAreRefused) {
   write();
   ModelConfig other = tiny();

@@ -39,6 +39,30 @@ TEST(CoreMask, IsReadAsItIsWritten) {
   EXPECT_EQ(mask_text(mask_of("2\n")), "2");
 }
 
+int share(const std::string& mine, const std::vector<std::string>& local,
+          double quota = 0) {
+  std::vector<cpu_set_t> masks;
+  for (const std::string& text : local) masks.push_back(mask_of(text));
+  return core_share(mask_of(mine), masks, quota);
+}
+
+TEST(CoreShare, IsOfTheCoresThatARankMayRunOn) {
+  EXPECT_EQ(share("0-7", {"0-7"}), 8);
+  EXPECT_EQ(share("3", {"3"}), 1);
+  EXPECT_EQ(share("0-7", {"0-7", "0-7"}), 4);
+  EXPECT_EQ(share("4-7", {"0-3", "4-7"}), 4);
+  EXPECT_EQ(share("0-7", {"0-7", "0-3"}), 6);
+  EXPECT_EQ(share("0-1", std::vector<std::string>(8, "0-1")), 1);
+}
+
+TEST(CoreShare, IsNoMoreThanTheQuotaGrants) {
+  EXPECT_EQ(share("0-7", {"0-7"}, 1), 1);
+  EXPECT_EQ(share("0-7", {"0-7"}, 2.5), 2);
+  EXPECT_EQ(share("0-7", {"0-7", "0-7"}, 6), 3);
+  EXPECT_EQ(share("0-1", {"0-1"}, 16), 2);
+  EXPECT_EQ(share("0-7", {"0-7"}, 0.5), 1);
+}
+
 TEST_F(Topology, CoresLieOnTheNodesThatListThem) {
   write_two_nodes();
   EXPECT_EQ(numa_nodes_of(mask_of("1-2"), sys()), std::vector{0});
