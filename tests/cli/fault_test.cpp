@@ -172,6 +172,31 @@ TEST_F(Fault, AStepWithAGradientThatIsNotFiniteIsSkippedOrEndsTheRun) {
   }
 }
 
+// An MPI that hands rank 1 other sums than the rest.
+TEST_F(Fault, ARankThatDriftsIsNamedAndRepairedIfAskedFor) {
+  const auto run = [&](int ranks, const std::string& how) {
+    return shell(
+        fmt::format("ASAN_OPTIONS=verify_asan_link_order=0 mpirun -np {} "
+                    "--oversubscribe --bind-to none -x LD_PRELOAD={} {} {} "
+                    "--verify-every 3 --on-drift {}",
+                    ranks, LOCKSTEP_WRONG_MPI, LOCKSTEP_TRAIN, small_run, how));
+  };
+  for (const int ranks : {2, 3}) {
+    const Finished stopped = run(ranks, "stop");
+    EXPECT_EQ(stopped.exit_code, 1);
+    expect_has(stopped.err,
+               "after step 3 'token_embeddings' differs on rank 1 (");
+    EXPECT_EQ(column(path("run.h5"), "steps/loss").size(), 3u);
+    const Finished repaired = run(ranks, "repair");
+    EXPECT_EQ(repaired.exit_code, 0) << repaired.err;
+    for (const char* step : {"after step 3 ", "after step 6 "}) {
+      expect_has(repaired.err, step);
+    }
+    expect_has(repaired.err, "all have rank 0's again");
+    EXPECT_EQ(column(path("run.h5"), "steps/loss").size(), 8u);
+  }
+}
+
 TEST_F(Fault, AVanishedFolderIsMadeAgain) {
   const Finished run =
       harmed(2, "--checkpoint-every 50", "test -e ck/latest",

@@ -91,6 +91,29 @@ TEST_F(Resume, OtherStrategiesAndRanksContinueTheCurve) {
   }
 }
 
+TEST_F(Resume, AnotherPrecisionGoesOnFromTheSameWeights) {
+  for (const auto& [before, after] :
+       {std::pair("fp32", "bf16"), {"bf16", "fp32"}}) {
+    const std::string first = schedule + "--sync fsdp --precision " + before;
+    const std::string second = schedule + "--sync zero1 --precision " + after;
+    run(2, first, 25, "whole.h5");
+    run(2, first + " --checkpoint ck --save-weights w.h5", 5);
+    run(2, second + " --resume ck --save-weights same.h5", 5, "none.h5");
+    for (const char* name :
+         {"token_embeddings.weight", "layers.1.ffn.w2.weight"}) {
+      EXPECT_EQ(tensor(path("same.h5"), name), tensor(path("w.h5"), name))
+          << after;
+    }
+    const Finished on = run(2, second + " --resume ck", 25, "on.h5");
+    expect_has(on.out, fmt::format("--precision is {} from here on; it was {}",
+                                   after, before));
+    const auto all = losses("whole.h5");
+    EXPECT_LE(worst_ratio(losses("on.h5"), {all.begin() + 5, all.end()}), 1e-2);
+    fs::remove_all(path("ck"));
+    fs::remove(path("on.h5"));
+  }
+}
+
 TEST_F(Resume, TheLearningRateGoesOnWhereItWas) {
   run(1, schedule, 20, "whole.h5");
   for (const int stop : {3, 8}) {
@@ -223,6 +246,50 @@ TEST_F(Resume, ASignalToTheLauncherOrARankStopsAllAfterOneStep) {
   run(2, options + "--checkpoint ck --resume auto", done + 5);
   EXPECT_EQ(steps(), one_to(done + 5));
   run(2, options, done + 5, "whole.h5");
+  EXPECT_EQ(losses(), losses("whole.h5"));
+}
+
+// Right after the program began, which is in MPI_Init, and while it looks
+// through its data. Steps are issued one ahead of those that are reported.
+TEST_F(Resume, ASignalBeforeTheFirstStepStopsAfterIt) {
+  std::vector<std::int32_t> header(256);
+  header[0] = 20240520;
+  header[1] = 1;
+  header[2] = 200'000'000;
+  write("large.bin", bytes_of_values(header));
+  fs::resize_file(path("large.bin"), 1024 + 2 * 200'000'000);
+  for (const char* moment :
+       {"grep -q '^SigCgt:.*[2367abef]..$' /proc/$RANK/status",
+        "grep -q large.bin /proc/$RANK/maps"}) {
+    const Finished result = shell(fmt::format(
+        "{} {} --data large.bin --steps 1000000 --checkpoint ck & LAUNCHER=$!; "
+        "until RANK=$(pgrep -P $LAUNCHER -x train | tail -n 1) && {}; "
+        "do :; done 2> /dev/null; kill -USR1 $RANK; wait $LAUNCHER",
+        launcher(2), small_run, moment));
+    EXPECT_EQ(result.exit_code, stopped) << moment << result.err;
+    EXPECT_LE(steps().size(), 2u) << moment;
+    EXPECT_TRUE(fs::exists(path("ck/latest"))) << moment;
+    fs::remove_all(path("ck"));
+  }
+}
+
+// mpirun kills a second after it has passed SIGTERM on. A step of this batch
+// takes longer.
+TEST_F(Resume, ATermThatComesTooLateCostsNoCheckpoint) {
+  const std::string options = "--decay-steps 2000 --checkpoint ck ";
+  run(2, options, 4);
+  const Finished killed = shell(
+      fmt::format("{} {} {} --resume auto --batch-size 20000 --steps 1000000 "
+                  "> out.txt & until grep -q 'resumed from' out.txt; do sleep "
+                  "0.1; done; sleep 0.5; kill -TERM $!; wait $!",
+                  launcher(2), small_run, options),
+      60);
+  EXPECT_NE(killed.exit_code, 0);
+  EXPECT_NE(killed.exit_code, 124) << "hung";
+  EXPECT_EQ(fs::read_symlink(path("ck/latest")), "step-00000004.h5");
+  run(2, options + "--resume auto", 9);
+  EXPECT_EQ(steps(), one_to(9));
+  run(2, "--decay-steps 2000", 9, "whole.h5");
   EXPECT_EQ(losses(), losses("whole.h5"));
 }
 

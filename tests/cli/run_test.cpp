@@ -304,6 +304,21 @@ TEST_F(Run, AFullDiskCostsTheRecordAndNotTheTraining) {
             file.dataset("steps/loss").shape()[0]);
 }
 
+TEST_F(Run, AVanishedFolderCostsTheRecordAndNotTheTraining) {
+  write_sequence();
+  const Finished run = shell(
+      "mkdir out; " + launcher(2) + " " + small_run +
+      "--steps 3000 --output out/run.h5 & until [ -s out/run.h5 ]; do sleep "
+      "0.1; done; until rm -rf out; do :; done; wait $!");
+  EXPECT_EQ(run.exit_code, 1) << run.err;
+  EXPECT_NE(run.out.find(" in 3000 steps"), std::string::npos) << run.out;
+  EXPECT_EQ(run.err.find("warning: cannot write out/run.h5: No such file"),
+            run.err.rfind("warning: cannot write"))
+      << run.err;
+  EXPECT_NE(run.err.find("the model is trained, but out/run.h5 lacks"),
+            std::string::npos);
+}
+
 TEST_F(Run, ADryRunTellsWhatARunWouldHoldAndSend) {
   const Finished run =
       train(1,
@@ -384,6 +399,27 @@ TEST_F(Run, HelpAndVersionAnswerOnce) {
     EXPECT_EQ(version.exit_code, 0);
     EXPECT_EQ(version.out, "lockstep 0.1.0\n");
   }
+}
+
+TEST_F(Run, RanksWithTooFewCoresSaySo) {
+  const std::string one_core =
+      "taskset -c $(taskset -pc $$ | sed 's/.*: //; s/[-,].*//') ";
+  const std::string world =
+      " --model-size test --data random --device cpu --print-world";
+  const Finished eight = shell(one_core + launcher(8) + world);
+  EXPECT_EQ(eight.exit_code, 0);
+  EXPECT_NE(eight.err.find("ranks 0-7 on "), std::string::npos) << eight.err;
+  EXPECT_NE(eight.err.find("oversubscribed: 8 threads on 1 core ("),
+            std::string::npos)
+      << eight.err;
+  // As Open MPI binds one rank or two.
+  const Finished bound = shell("mpirun -np 1 --bind-to core " LOCKSTEP_TRAIN +
+                               world + " --threads 2");
+  EXPECT_NE(bound.err.find("rank 0 runs 2 threads on 1 core ("),
+            std::string::npos)
+      << bound.err;
+  const Finished alone = shell(one_core + launcher(0) + world + " --threads 1");
+  EXPECT_EQ(alone.err, "");
 }
 
 TEST_F(Run, ThreadsFollowTheOption) {
