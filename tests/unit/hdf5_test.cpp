@@ -1,10 +1,8 @@
 #include "core/hdf5.h"
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
-#include <thread>
 
 #include "core/atomic_file.h"
 #include "unit/files.h"
@@ -295,63 +293,6 @@ TEST_F(Hdf5, TheBytesOfAFileInMemoryAreAFile) {
   }
   EXPECT_EQ(std::filesystem::file_size(path_), 11u);
   expect_parts(error_of([&] { memory.dataset("none"); }), {path_ + ":/none"});
-}
-
-// One file from its beginning to its end, in nearly every way there is.
-void write_and_read(const std::string& path) {
-  const std::vector<double> row = {1, 2, 3};
-  const std::vector<std::string> texts = {"a", "b", "c"};
-  {
-    File file(path, Access::in_memory, 512);
-    Group group = file.create_group("a/b");
-    group.set_attribute("text", "a text");
-    group.set_attribute("real", 0.5);
-    group.set_attribute("integer", std::int64_t{7});
-    group.set_attribute("texts", texts);
-    Dataset rows = file.create_extendible<double>("a/rows", {3}, 2);
-    for (int i = 0; i < 5; ++i) rows.append(std::span<const double>(row));
-    rows.keep_rows(4);
-    file.create_dataset<double>("fixed", {3})
-        .write(std::span<const double>(row));
-    file.create_table("table", {{"column", row}, {"names", texts}});
-    file.create_group("gone");
-    file.remove("gone");
-    file.flush();
-    test::write_file(path, file.bytes());
-  }
-  const File file(path, Access::read);
-  const Group group = file.group("a/b");
-  EXPECT_EQ(group.attribute<std::string>("text"), "a text");
-  EXPECT_EQ(group.attribute<double>("real"), 0.5);
-  EXPECT_EQ(group.attribute<std::int64_t>("integer"), 7);
-  EXPECT_EQ(group.attribute<std::vector<std::string>>("texts"), texts);
-  EXPECT_EQ(group.attributes().size(), 4u);
-  EXPECT_FALSE(group.has_attribute("none"));
-  const Dataset rows = file.dataset("a/rows");
-  EXPECT_EQ(rows.shape(), (std::vector<std::int64_t>{4, 3}));
-  EXPECT_EQ(rows.storage().text, "float64");
-  EXPECT_EQ(rows.read<double>().at(11), 3);
-  std::vector<double> end(2);
-  file.dataset("fixed").read(1, std::span(end));
-  EXPECT_EQ(end, (std::vector<double>{2, 3}));
-  EXPECT_EQ(file.dataset("table").read_column<double>("column"), row);
-  EXPECT_EQ(file.children().size(), 3u);
-  EXPECT_FALSE(file.has("gone"));
-  EXPECT_NE(version(), "");
-  expect_parts(error_of([&] { file.dataset("gone"); }), {path + ":/gone"});
-}
-
-// Training's record and a checkpoint's writer are two such threads. The library
-// keeps tables of its own, which all its files share.
-TEST_F(Hdf5, ThreadsWorkOnFilesOfTheirOwn) {
-  std::vector<std::jthread> threads;
-  for (int thread = 0; thread < 4; ++thread) {
-    threads.emplace_back([this, thread] {
-      for (int round = 0; round < 50; ++round) {
-        write_and_read(folder_ / fmt::format("{}.h5", thread));
-      }
-    });
-  }
 }
 
 TEST(AtomicFile, ReplacesAWholeFileOrNone) {
