@@ -58,6 +58,7 @@ class NcclCommunicator : public Communicator {
   // an exception passes, other ranks may be gone, and nothing is waited for.
   ~NcclCommunicator() override {
     if (std::uncaught_exceptions() > exceptions_at_start_) {
+      stop_watching();  // it would take what is aborted for ill
       ncclCommAbort(comm_.release());
     } else {
       cudaStreamSynchronize(lane_.stream());

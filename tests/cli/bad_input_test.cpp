@@ -164,6 +164,7 @@ TEST_F(BadInput, CudaWhereThereIsNone) {
 }
 
 TEST_F(BadInput, AModelThatDoesNotFitSaysWhatHoldsTheMemoryAndIsRecorded) {
+  if (!memory_can_be_limited) GTEST_SKIP() << "with this sanitizer";
   const Finished run = shell("ulimit -v 8000000; " + launcher(2) +
                              " --model-size xl --data random --device cpu "
                              "--context-length 16 --output run.h5");

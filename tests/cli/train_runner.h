@@ -40,6 +40,13 @@ class TrainTest : public testing::Test {
   std::filesystem::path folder_;
 };
 
+// The address sanitizer reserves more memory than any limit lets it.
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool memory_can_be_limited = false;
+#else
+constexpr bool memory_can_be_limited = true;
+#endif
+
 // Options of a small fp32 run on seq.npy of 8 steps.
 extern const char* const small_run;
 

@@ -6,6 +6,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/error.h"
+#include "mpi/dry_communicator.h"
 #include "mpi/mpi_communicator.h"
 #include "mpi_world.h"
 #include "ops/ops.h"
@@ -215,6 +217,37 @@ TEST(Communicator, ReportsACollectiveThatDoesNotEnd) {
   if (late) {
     EXPECT_EQ(reports, 0);
   }
+}
+
+// As NCCL fails: no call says so, and no collective need be under way.
+class Ailing : public DryCommunicator {
+ public:
+  Ailing() : DryCommunicator(0, 2) {}
+  ~Ailing() override { stop_watching(); }
+  void check_health() override {
+    if (ill) fail("the network is gone");
+  }
+  std::atomic<bool> ill = false;
+};
+
+TEST(Communicator, ReportsAFailureInTheBackgroundOnce) {
+  using namespace std::chrono_literals;
+  std::atomic<int> reports = 0;
+  std::string said;
+  Ailing comm;
+  comm.watch(60, [&](const std::string& line) {
+    said = line;
+    ++reports;
+  });
+  std::this_thread::sleep_for(500ms);
+  EXPECT_EQ(reports, 0);
+  comm.ill = true;
+  for (int i = 0; i < 100 && reports == 0; ++i) {
+    std::this_thread::sleep_for(50ms);
+  }
+  std::this_thread::sleep_for(500ms);
+  EXPECT_EQ(reports, 1);
+  EXPECT_EQ(said, "the network is gone");
 }
 
 TEST(Communicator, IsQuietWhileCollectivesEnd) {

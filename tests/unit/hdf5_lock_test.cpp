@@ -51,6 +51,7 @@ WATCHED(Id, H5Acreate2, (Id a, const char* b, Id c, Id d, Id e, Id f),
 WATCHED(int, H5Aiterate2, (Id a, int b, int c, void* d, void* e, void* f),
         (a, b, c, d, e, f))
 WATCHED(Id, H5Aopen, (Id a, const char* b, Id c), (a, b, c))
+WATCHED(int, H5Dclose, (Id a), (a))
 WATCHED(Id, H5Dcreate2, (Id a, const char* b, Id c, Id d, Id e, Id f, Id g),
         (a, b, c, d, e, f, g))
 WATCHED(Id, H5Dget_space, (Id a), (a))
@@ -61,15 +62,16 @@ WATCHED(int, H5Dread, (Id a, Id b, Id c, Id d, Id e, void* f),
 WATCHED(int, H5Dset_extent, (Id a, const void* b), (a, b))
 WATCHED(int, H5Dwrite, (Id a, Id b, Id c, Id d, Id e, const void* f),
         (a, b, c, d, e, f))
+WATCHED(int, H5Fclose, (Id a), (a))
 WATCHED(Id, H5Fcreate, (const char* a, unsigned b, Id c, Id d), (a, b, c, d))
 WATCHED(int, H5Fflush, (Id a, int b), (a, b))
 WATCHED(Id, H5Fopen, (const char* a, unsigned b, Id c), (a, b, c))
+WATCHED(int, H5Gclose, (Id a), (a))
 WATCHED(Id, H5Gcreate2, (Id a, const char* b, Id c, Id d, Id e),
         (a, b, c, d, e))
 WATCHED(Id, H5Gopen2, (Id a, const char* b, Id c), (a, b, c))
 WATCHED(int, H5Ldelete, (Id a, const char* b, Id c), (a, b, c))
 WATCHED(int, H5Lexists, (Id a, const char* b, Id c), (a, b, c))
-WATCHED(int, H5Sclose, (Id a), (a))
 WATCHED(int, H5get_libversion, (void* a, void* b, void* c), (a, b, c))
 #undef WATCHED
 
