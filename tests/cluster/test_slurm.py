@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ TINY = ["--model-size", "test", "--vocab-size", "64", "--context-length", "16",
 # Steps that take long enough to be stopped at one.
 ENDLESS = ["--model-size", "test", "--vocab-size", "64", "--context-length",
            "128", "--batch-size", "32", "--data", "random", "--device", "cpu",
-           "--steps", "1000000", "--checkpoint-every", "0"]
+           "--steps", "1000000"]
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +116,10 @@ def test_one_node_trains_under_either_launcher(cluster, name):
     facts = (run / "run.environment.txt").read_text()
     assert "lockstep 0." in facts and f"SLURM_JOB_ID={job}" in facts
     assert (run / "checkpoints/latest").exists()
+    # A core for each rank, by the table at the start.
+    table = (run / "run.log").read_text().partition(" rank  host")[2].splitlines()
+    cores = [row.split()[-1] for row in table[1:3]]
+    assert all(core.isdigit() for core in cores) and len(set(cores)) == 2, table
 
 
 def test_several_nodes_train_one_model(cluster):
@@ -154,7 +159,8 @@ def test_a_job_whose_time_is_nearly_up_saves_and_goes_on_later(cluster, name):
     by_slurm = name == "srun"
     limit = ["--time=1", "--signal=B:USR1@59"] if by_slurm else []
     with launching_by(cluster, name):
-        job = submit(cluster, *limit, "slurm/train.sbatch", *ENDLESS)
+        job = submit(cluster, *limit, "slurm/train.sbatch", *ENDLESS,
+                     "--checkpoint-every", "0")
     run = cluster.folder / f"runs/train-{job}"
     wait_for_step(cluster, job, run / "run.h5", 5)
     if not by_slurm:
@@ -170,6 +176,22 @@ def test_a_job_whose_time_is_nearly_up_saves_and_goes_on_later(cluster, name):
     assert f"after step {stopped} of 1000000" in log
     assert "start 1," in log and "start 2," in log
     assert "could not be requeued" not in log
+
+
+def test_a_job_that_is_put_back_by_force_goes_on_from_its_checkpoint(cluster):
+    job = submit(cluster, "slurm/train.sbatch", *ENDLESS,
+                 "--checkpoint-every", "2")
+    run = cluster.folder / f"runs/train-{job}"
+    wait_for_step(cluster, job, run / "run.h5", 5)
+    cluster.slurm("scontrol", "requeue", job)
+    start_now(cluster, job)
+    stopped = steps_of(run / "run.h5")[-1]
+    wait_for_step(cluster, job, run / "run.h5", stopped + 5)
+    steps = steps_of(run / "run.h5")
+    assert steps == list(range(1, steps[-1] + 1))
+    resumed = re.search(r"resumed from \S+/step-(\d+)",
+                        (run / "run.log").read_text())
+    assert 2 <= int(resumed[1]) <= stopped
 
 
 def test_one_task_of_an_array_is_requeued_by_itself(cluster):
