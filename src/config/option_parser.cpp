@@ -117,7 +117,9 @@ Arguments read_arguments(int argc, const char* const* argv,
 
 }  // namespace
 
-// read_arguments() with Boost's errors in our words.
+// read_arguments() with Boost's errors in our words. Boost's own texts are for
+// errors without the user's words only: it replaces placeholders in them, and
+// does not end where those words hold a placeholder themselves.
 Arguments parse_arguments(int argc, const char* const* argv,
                           const std::vector<OptionGroup>& table) {
   // "--lr" of "--lr=3", and "lr".
@@ -133,8 +135,12 @@ Arguments parse_arguments(int argc, const char* const* argv,
   } catch (const po::unknown_option& error) {
     unknown_option(table, bare(dashed(error)), dashed(error));
   } catch (const po::error_with_option_name& error) {
-    const OptionRow* row = find_row(table, bare(dashed(error)));
-    if (row == nullptr) usage_error("{}", error.what());
+    const std::string name = bare(dashed(error));
+    if (name == "help" || name == "version") {
+      usage_error("{} takes no value", dashed(error));
+    }
+    const OptionRow* row = find_row(table, name);
+    if (row == nullptr) unknown_option(table, name, dashed(error));
     usage_error("--{}: expected {}, but nothing follows", row->name,
                 row->value.accepts);
   } catch (const po::error& error) {
@@ -162,6 +168,8 @@ std::vector<Setting> parse_file(const std::string& name,
       }
       settings.push_back({key, option.value.at(0), where});
     }
+  } catch (const po::invalid_config_file_syntax& error) {
+    usage_error("{}: expected 'name = value', not '{}'", name, error.tokens());
   } catch (const po::error& error) {
     usage_error("{}: {}", name, error.what());
   }

@@ -211,9 +211,12 @@ TEST_F(Run, WarmUpIterationsAreRecordedAndNotMeasured) {
             std::string::npos);
   const auto step_ms = column(path("run.h5"), "timings/step");
   ASSERT_EQ(step_ms.size(), 2u * 15);
+  // The table is of the ranks' mean; a step lasts until its last rank is done.
   double mean = 0;
+  double slowest = 0;
   for (std::size_t row = 5; row < 15; ++row) {
-    mean += std::max(step_ms[2 * row], step_ms[2 * row + 1]) / 10;
+    mean += (step_ms[2 * row] + step_ms[2 * row + 1]) / 20;
+    slowest += std::max(step_ms[2 * row], step_ms[2 * row + 1]) / 10;
   }
   const std::string line = run.out.substr(run.out.find("\n  step  ") + 8);
   EXPECT_NEAR(std::stod(line), mean, 6e-4) << run.out;
@@ -224,7 +227,7 @@ TEST_F(Run, WarmUpIterationsAreRecordedAndNotMeasured) {
   if (rate[end] == 'k') tokens_per_second *= 1e3;
   if (rate[end] == 'M') tokens_per_second *= 1e6;
   const double tokens = column(path("run.h5"), "steps/tokens")[0];
-  EXPECT_NEAR(tokens_per_second / (1e3 * tokens / mean), 1, 6e-3) << run.out;
+  EXPECT_NEAR(tokens_per_second / (1e3 * tokens / slowest), 1, 6e-3) << run.out;
 }
 
 TEST_F(Run, OneStepHasNoSpread) {
@@ -409,7 +412,7 @@ TEST_F(Run, RanksWithTooFewCoresSaySo) {
   const Finished eight = shell(one_core + launcher(8) + world);
   EXPECT_EQ(eight.exit_code, 0);
   EXPECT_NE(eight.err.find("ranks 0-7 on "), std::string::npos) << eight.err;
-  EXPECT_NE(eight.err.find("oversubscribed: 8 threads on 1 core ("),
+  EXPECT_NE(eight.err.find("oversubscribed: 8 threads take turns on 1 core ("),
             std::string::npos)
       << eight.err;
   // As Open MPI binds one rank or two.

@@ -318,6 +318,22 @@ TEST(Options, AMissingValueIsAnError) {
   expect_error({"--lr", "--steps=3"}, {"--lr", "--steps=3 follows"});
   expect_error({"--output", ""}, {"--output", "file name"});
   expect_error({"--precision="}, {"--precision"});
+  expect_error({"--step="}, {"--step:", "no such option", "--steps"});
+  expect_error({"--help="}, {"--help takes no value"});
+  expect_error({"--version=3"}, {"--version takes no value"});
+}
+
+// Boost puts what it was given into texts with placeholders, again and again
+// while it finds any.
+TEST_F(OptionsFile, PlaceholdersOfBoostsInInputAreText) {
+  for (const std::string name :
+       {"%canonical_option%", "%option%", "%value%", "%invalid_line%"}) {
+    expect_error({"--" + name + "="}, {"--" + name, "no such option"});
+    expect_error({"--" + name}, {"--" + name, "no such option"});
+    expect_error({"--steps=" + name}, {"--steps", name});
+    expect_error({write("a'" + name)}, {path_, "a'" + name});
+    expect_error({write(name + "=3")}, {path_, name, "no such option"});
+  }
 }
 
 TEST(Options, DataMustBeGiven) {
