@@ -32,10 +32,14 @@ __global__ void cross_entropy_backward_kernel(float* losses,
   for_row<width>(
       logits.width,
       [&](std::int64_t index, auto& x) {
-        std::int64_t i = index;
         for (float& value : x[0]) {
-          value = exponential<T>(value - all.maximum) * factor;
-          if (i++ == target) value -= scale;
+          value = exponential<T>(value, all.maximum) * factor;
+        }
+        constexpr int elements = sizeof x[0] / sizeof *x[0];
+        if (index <= target && target < index + elements) {
+          for (int w = 0; w < elements; ++w) {
+            if (index + w == target) x[0][w] -= scale;
+          }
         }
         store(row + index, x[0]);
       },

@@ -1,5 +1,6 @@
 #include <cstddef>
 #include <cub/device/device_radix_sort.cuh>
+#include <type_traits>
 #include <utility>
 
 #include "cuda/kernels/common.cuh"
@@ -25,9 +26,12 @@ __global__ void embedding_kernel(T* out, const T* weight,
 // fixed length. A block sums the rows of its piece; a run of equal ids that
 // crosses into other pieces leaves a partial sum in each, and the block where
 // it began adds them up in a second kernel. Long runs (a byte-level vocabulary
-// has few ids) so spread over many blocks. Moves N·d of dout once, and 2·d of
-// dweight for each id that occurs, which is rounded once.
+// has few ids) so spread over many blocks. Moves N·d of dout once, and all of
+// dweight once, or 2·d for each id that occurs where gradients accumulate; each
+// is rounded once.
 constexpr int piece_length = 16;
+// Rows of a piece in flight at a time.
+constexpr int rows_at_once = 4;
 
 __global__ void positions_kernel(std::int32_t* positions, std::int64_t n) {
   const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -52,9 +56,18 @@ __device__ Piece piece_at(std::int64_t index, const std::uint32_t* sorted,
   return piece;
 }
 
+template <class G, int width>
+__device__ void put(G* to, const float (&sum)[width], bool accumulate) {
+  if (accumulate) {
+    add_to(to, sum);
+  } else {
+    store(to, sum);
+  }
+}
+
 // partial f32[pieces, 2, d]: the run that comes in, the run that goes on.
 template <class T, class G, int width>
-__global__ void sum_pieces_kernel(G* __restrict__ dweight,
+__global__ void sum_pieces_kernel(G* __restrict__ dweight, bool accumulate,
                                   float* __restrict__ partial,
                                   const T* __restrict__ dout,
                                   const std::uint32_t* __restrict__ sorted,
@@ -65,36 +78,49 @@ __global__ void sum_pieces_kernel(G* __restrict__ dweight,
        column += std::int64_t{blockDim.x} * width) {
     float sum[width] = {};
     std::int64_t run = piece.begin;
-    for (std::int64_t i = piece.begin; i < piece.end; ++i) {
-      float row[width];
-      load(row, dout + positions[i] * d + column);
+    for (std::int64_t first = piece.begin; first < piece.end;
+         first += rows_at_once) {
+      Pack<T, width> rows[rows_at_once];
 #pragma unroll
-      for (int w = 0; w < width; ++w) sum[w] += row[w];
-      if (i + 1 < piece.end && sorted[i + 1] == sorted[i]) continue;
-
-      const bool came_in = run == piece.begin && piece.continues_before;
-      const bool goes_on = i + 1 == piece.end && piece.continues_after;
-      if (came_in || goes_on) {
-        store(partial + (std::int64_t{blockIdx.x} * 2 + !came_in) * d + column,
-              sum);
-      } else {
-        add_to(dweight + sorted[i] * d + column, sum);
+      for (int r = 0; r < rows_at_once; ++r) {
+        if (first + r >= piece.end) continue;
+        rows[r] = load_pack<width>(dout + positions[first + r] * d + column);
       }
 #pragma unroll
-      for (int w = 0; w < width; ++w) sum[w] = 0;
-      run = i + 1;
+      for (int r = 0; r < rows_at_once; ++r) {
+        const std::int64_t i = first + r;
+        if (i >= piece.end) continue;
+        float row[width];
+        to_float(row, rows[r]);
+#pragma unroll
+        for (int w = 0; w < width; ++w) sum[w] += row[w];
+        if (i + 1 < piece.end && sorted[i + 1] == sorted[i]) continue;
+
+        const bool came_in = run == piece.begin && piece.continues_before;
+        const bool goes_on = i + 1 == piece.end && piece.continues_after;
+        if (came_in || goes_on) {
+          store(
+              partial + (std::int64_t{blockIdx.x} * 2 + !came_in) * d + column,
+              sum);
+        } else {
+          put(dweight + sorted[i] * d + column, sum, accumulate);
+        }
+#pragma unroll
+        for (int w = 0; w < width; ++w) sum[w] = 0;
+        run = i + 1;
+      }
     }
   }
 }
 
-// The first position past the run of `id`, which is known to reach `from`.
-__device__ std::int64_t end_of_run(std::uint32_t id, std::int64_t from,
-                                   const std::uint32_t* sorted,
-                                   std::int64_t n) {
-  std::int64_t low = from, high = n;
+// The first place in [low, n) of a list in order whose id is not below `id`.
+__device__ std::int64_t lower_bound(std::uint32_t id, std::int64_t low,
+                                    const std::uint32_t* sorted,
+                                    std::int64_t n) {
+  std::int64_t high = n;
   while (low < high) {
     const std::int64_t middle = (low + high) / 2;
-    if (sorted[middle] == id) {
+    if (sorted[middle] < id) {
       low = middle + 1;
     } else {
       high = middle;
@@ -103,9 +129,35 @@ __device__ std::int64_t end_of_run(std::uint32_t id, std::int64_t from,
   return low;
 }
 
+// The rows of ids that do not occur. A block has 32 ids, of which each lane
+// looks one up.
+template <class G, int width>
+__global__ void zero_absent_kernel(G* dweight, const std::uint32_t* sorted,
+                                   std::int64_t n, std::int64_t vocabulary,
+                                   std::int64_t d) {
+  const std::int64_t first = std::int64_t{blockIdx.x} * 32;
+  const std::int64_t id = first + threadIdx.x % 32;
+  bool absent = false;
+  if (id < vocabulary) {
+    const auto key = static_cast<std::uint32_t>(id);
+    const std::int64_t place = lower_bound(key, 0, sorted, n);
+    absent = place == n || sorted[place] != key;
+  }
+  const float zeros[width] = {};
+  for (unsigned ids = __ballot_sync(0xffffffffu, absent); ids != 0;
+       ids &= ids - 1) {
+    G* row = dweight + (first + __ffs(static_cast<int>(ids)) - 1) * d;
+    for (std::int64_t column = std::int64_t{threadIdx.x} * width; column < d;
+         column += std::int64_t{blockDim.x} * width) {
+      store(row + column, zeros);
+    }
+  }
+}
+
 // The block of the piece where a run begins adds up the run's partial sums.
 template <class G>
-__global__ void join_pieces_kernel(G* dweight, const float* partial,
+__global__ void join_pieces_kernel(G* dweight, bool accumulate,
+                                   const float* partial,
                                    const std::uint32_t* sorted, std::int64_t n,
                                    std::int64_t d) {
   const Piece piece = piece_at(blockIdx.x, sorted, n);
@@ -113,14 +165,14 @@ __global__ void join_pieces_kernel(G* dweight, const float* partial,
   const std::uint32_t id = sorted[piece.end - 1];
   if (piece.begin > 0 && sorted[piece.begin - 1] == id) return;
   const std::int64_t last =
-      (end_of_run(id, piece.end, sorted, n) - 1) / piece_length;
+      (lower_bound(id + 1, piece.end, sorted, n) - 1) / piece_length;
   for (std::int64_t column = threadIdx.x; column < d; column += blockDim.x) {
     float sum[1] = {partial[(std::int64_t{blockIdx.x} * 2 + 1) * d + column]};
 #pragma unroll 8
     for (std::int64_t other = blockIdx.x + 1; other <= last; ++other) {
       sum[0] += partial[other * 2 * d + column];
     }
-    add_to(dweight + id * d + column, sum);
+    put(dweight + id * d + column, sum, accumulate);
   }
 }
 
@@ -190,11 +242,6 @@ void embedding_backward(const Launch& launch, G* dweight,
                         std::int64_t vocabulary, bool accumulate,
                         void* scratch) {
   const std::int64_t n = dout.count, d = dout.width;
-  if (!accumulate) {
-    check_cuda(
-        cudaMemsetAsync(dweight, 0, vocabulary * d * sizeof(G), launch.stream),
-        "cudaMemsetAsync");
-  }
   Layout layout(n, d, vocabulary);
   auto* at = static_cast<std::byte*>(scratch);
   const auto take = [&](std::int64_t bytes) {
@@ -214,18 +261,27 @@ void embedding_backward(const Launch& launch, G* dweight,
 
   const unsigned pieces =
       grid_blocks(divide_up(n, piece_length), "embedding backward");
+  const unsigned of_ids =
+      grid_blocks(divide_up(vocabulary, 32), "embedding backward");
+  const auto run = [&](auto wide) {
+    constexpr int width = decltype(wide)::value;
+    const unsigned threads = row_threads(d / width);
+    sum_pieces_kernel<T, G, width><<<pieces, threads, 0, launch.stream>>>(
+        dweight, accumulate, partial, dout.data, sorted, sorted_positions, n,
+        d);
+    check_launch("embedding backward");
+    if (accumulate) return;
+    zero_absent_kernel<G, width><<<of_ids, threads, 0, launch.stream>>>(
+        dweight, sorted, n, vocabulary, d);
+    check_launch("embedding backward");
+  };
   if (rows_are_aligned<T>(d, dout.data, dweight)) {
-    constexpr int width = full_width<T>;
-    sum_pieces_kernel<T, G, width>
-        <<<pieces, row_threads(d / width), 0, launch.stream>>>(
-            dweight, partial, dout.data, sorted, sorted_positions, n, d);
+    run(std::integral_constant<int, full_width<T>>());
   } else {
-    sum_pieces_kernel<T, G, 1><<<pieces, row_threads(d), 0, launch.stream>>>(
-        dweight, partial, dout.data, sorted, sorted_positions, n, d);
+    run(std::integral_constant<int, 1>());
   }
-  check_launch("embedding backward");
   join_pieces_kernel<<<pieces, row_threads(d), 0, launch.stream>>>(
-      dweight, partial, sorted, n, d);
+      dweight, accumulate, partial, sorted, n, d);
   check_launch("embedding backward");
 }
 

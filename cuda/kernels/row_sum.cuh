@@ -19,10 +19,10 @@ struct OnlineSum {
     for (int w = 0; w < width; ++w) best = fmaxf(best, x[w]);
     // While there is nothing but masked elements (−∞), their sum stays 0.
     const float from = best == -INFINITY ? 0.0f : best;
-    if (best > maximum) sum *= exponential<T>(maximum - best);
+    if (best > maximum) sum *= exponential<T>(maximum, best);
     maximum = best;
 #pragma unroll
-    for (int w = 0; w < width; ++w) sum += exponential<T>(x[w] - from);
+    for (int w = 0; w < width; ++w) sum += exponential<T>(x[w], from);
   }
 };
 
@@ -30,29 +30,38 @@ struct OnlineSum {
 constexpr int packs_at_once = 4;
 
 // Calls visit(index, values[rows][width]) over the first `count` elements of
-// some rows of one length: packs of `width`, then single elements.
-template <int width, class Visit, class... T>
-__device__ void for_row(std::int64_t count, Visit visit, const T*... rows) {
+// some rows of one length: packs of `width`, then single elements. All of a
+// thread's packs are asked for before the first is made into fp32.
+template <int width, class Visit, class T, class... Rest>
+__device__ void for_row(std::int64_t count, Visit visit, const T* first,
+                        const Rest*... rest) {
+  constexpr int rows = 1 + sizeof...(rest);
+  const T* const row[rows] = {first, rest...};
   const std::int64_t whole = count / width * width;
   const std::int64_t step = std::int64_t{blockDim.x} * width;
   for (std::int64_t i = std::int64_t{threadIdx.x} * width; i < whole;
        i += packs_at_once * step) {
-    float x[packs_at_once][sizeof...(rows)][width];
+    Pack<T, width> packs[packs_at_once][rows];
 #pragma unroll
     for (int p = 0; p < packs_at_once; ++p) {
-      if (i + p * step >= whole) break;
-      int row = 0;
-      (load(x[p][row++], rows + i + p * step), ...);
+      if (i + p * step >= whole) continue;
+#pragma unroll
+      for (int r = 0; r < rows; ++r)
+        packs[p][r] = load_pack<width>(row[r] + i + p * step);
     }
 #pragma unroll
     for (int p = 0; p < packs_at_once; ++p) {
-      if (i + p * step < whole) visit(i + p * step, x[p]);
+      if (i + p * step >= whole) continue;
+      float x[rows][width];
+#pragma unroll
+      for (int r = 0; r < rows; ++r) to_float(x[r], packs[p][r]);
+      visit(i + p * step, x);
     }
   }
   for (std::int64_t i = whole + threadIdx.x; i < count; i += blockDim.x) {
-    float x[sizeof...(rows)][1];
-    int row = 0;
-    (load(x[row++], rows + i), ...);
+    float x[rows][1];
+#pragma unroll
+    for (int r = 0; r < rows; ++r) load(x[r], row[r] + i);
     visit(i, x);
   }
 }
@@ -80,7 +89,7 @@ __device__ OnlineSum<T> sum_row(const T* row, std::int64_t count, float scale) {
     maximum = fmaxf(maximum, of_warp[warp]);
   }
   const float scaled =
-      mine.sum == 0 ? 0.0f : mine.sum * exponential<T>(mine.maximum - maximum);
+      mine.sum == 0 ? 0.0f : mine.sum * exponential<T>(mine.maximum, maximum);
   return {maximum, block_sum(scaled)};
 }
 

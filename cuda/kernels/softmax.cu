@@ -19,10 +19,11 @@ __global__ void softmax_kernel(const Scores<T> scores, float* lse, float scale,
   for_row<width>(
       scores.keys,
       [&](std::int64_t first, auto& x) {
-        std::int64_t key = first;
+        const std::int64_t seen = visible - first;
+        int key = 0;
         for (float& value : x[0]) {
-          const float p = exponential<T>(scale * value - all.maximum) * inverse;
-          value = key++ < visible ? p : 0;
+          const float p = exponential<T>(scale * value, all.maximum) * inverse;
+          value = key++ < seen ? p : 0;
         }
         store(row + first, x[0]);
       },
