@@ -6,6 +6,7 @@
 
 #include "mpi/dry_communicator.h"
 #include "ops/dry_backend.h"
+#include "trainer/run_data.h"
 #include "trainer/step_engine.h"
 
 namespace lockstep {
@@ -47,7 +48,7 @@ FullestRank plan_fullest_rank(const Options& options) {
        ++rank) {
     RankPlan other = plan_rank(options, rank);
     if (other.memory.total <= fullest.plan.memory.total) continue;
-    fullest = {rank, std::move(other)};
+    fullest = {rank, other};
   }
   return fullest;
 }
