@@ -32,7 +32,7 @@ void resolve(Options& o, const std::set<std::string>& given, int world_size) {
 
 // The file of "FILE.h5:/dataset".
 std::filesystem::path file_of(const std::string& source) {
-  const std::filesystem::path file = source.substr(0, source.find(":/"));
+  std::filesystem::path file = source.substr(0, source.find(":/"));
   std::error_code failed;  // as for a source that is nothing but ":/"
   const auto whole = std::filesystem::absolute(file, failed);
   if (failed) return file;
