@@ -11,7 +11,7 @@ from lockstep import ROOT
 
 def find_program(name: str) -> Path:
     """LOCKSTEP_BUILD/name, or the newest of the presets' and the one of the
-    installation this is a part of."""
+    installation this is a part of. FileNotFoundError where there is none."""
     chosen = os.environ.get("LOCKSTEP_BUILD")
     folders = [Path(chosen)] if chosen else [
         *(ROOT / "build" / preset for preset in ("release", "cpu", "debug")),
@@ -42,6 +42,14 @@ def mpirun(ranks: int, launcher: str = "") -> list[str]:
     cores = len(os.sched_getaffinity(0))
     more = ["--oversubscribe"] if ranks > cores else []
     return ["mpirun", "-np", str(ranks), "--bind-to", "none", *more]
+
+
+def count(text: str) -> int:
+    """A whole number above 0, for argparse."""
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
 
 
 def pinned_threads(ranks: int) -> int:
