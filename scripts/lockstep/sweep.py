@@ -34,7 +34,7 @@ from typing import Any
 
 from lockstep import launch, tables
 from lockstep.runfile import NotARecord, Run, labels, read_run
-from lockstep.summary import overview
+from lockstep.summary import cost_table, overview
 
 try:
     import tomllib
@@ -268,14 +268,19 @@ def run_sweep(sweep: Sweep, folder: Path, program: Path, launcher: str,
     return counts
 
 
-def summary(folder: Path, sweep: Sweep) -> tables.Table | None:
+def summary(folder: Path, sweep: Sweep) -> list[tables.Table]:
     runs = []
     for point in sweep.points:
         try:
             runs.append(read_run(folder / f"{point.name}.h5"))
         except NotARecord:
             continue
-    return overview(runs, labels(runs)) if runs else None
+    if not runs:
+        return []
+    whole = overview(runs, labels(runs))
+    whole.title = sweep.description or whole.title
+    costs = cost_table(runs)
+    return [whole, costs] if costs else [whole]
 
 
 def main(words: list[str] | None = None) -> int:
@@ -326,9 +331,7 @@ def main(words: list[str] | None = None) -> int:
             counts = run_sweep(sweep, folder, program, a.launcher, a.timeout,
                                a.again)
             failed += counts.get("failed", 0)
-            table = summary(folder, sweep)
-            if table is not None:
-                table.title = sweep.description or table.title
+            for table in summary(folder, sweep):
                 print("\n" + tables.plain(table))
             print(", ".join(f"{n} {what}" for what, n in counts.items()))
             print(f"report: scripts/report.py {folder} -o {folder}.html")
