@@ -95,8 +95,10 @@ void check_together(const Options& o, int world_size) {
     usage_error("--min-lr {} is above --lr {}", o.min_lr, o.lr);
   }
   if (o.warmup_steps > o.decay_steps) {
-    usage_error("--warmup-steps {} is above --decay-steps {}", o.warmup_steps,
-                o.decay_steps);
+    usage_error(
+        "--warmup-steps {} is above --decay-steps {}, which by default is the "
+        "number of steps; give fewer --warmup-steps",
+        o.warmup_steps, o.decay_steps);
   }
   const bool keeps_state = !o.checkpoint.empty() || !o.resume.empty();
   if (o.mode != Mode::train && keeps_state && !dry) {
