@@ -55,13 +55,14 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
         "measurements where they are given, and from data sheets otherwise.")
     model = parser.add_argument_group("training")
     model.add_argument("--model-size", choices=list(MODEL_SIZES))
-    model.add_argument("--batch-size", dest="batch", type=launch.count, metavar="N",
-                       help="sequences per device and micro-step (default: 4, "
+    model.add_argument("--batch-size", dest="batch", type=launch.count,
+                       metavar="N", help="sequences per device and micro-step (default: 4, "
                        "or the run's)")
     for name, field in (("grad-accumulation", "accumulation"),
                         ("context-length", "context"),
                         ("vocab-size", "vocab")):
-        model.add_argument(f"--{name}", dest=field, type=launch.count, metavar="N")
+        model.add_argument(f"--{name}", dest=field, type=launch.count,
+                           metavar="N")
     model.add_argument("--precision", choices=["fp32", "tf32", "bf16"])
     model.add_argument("--grad-dtype", choices=["fp32", "bf16"],
                        help="of the gradients that are kept and sent (default: "
@@ -166,8 +167,8 @@ def sources(a: argparse.Namespace, machine: Machine) -> list[str]:
              else hardware.source))
     if a.cores:
         lines.append(f"on CPUs: {tables.counted(a.cores, 'core')} a node; "
-                     f"ranks beside each other compute {machine.contention:.2f} "
-                     "times as long")
+                     "ranks beside each other compute "
+                     f"{machine.contention:.2f} times as long")
     if machine.waiting:
         lines.append("waiting for other ranks, as a share of computing: " +
                      ", ".join(f"{sync} {share:.1%}" for sync, share in
