@@ -92,21 +92,21 @@ int run_steps(const Options& options, const RunData& data, Trainer& trainer,
   return stopped_exit_code;
 }
 
+// A run: where it starts, its data and devices, and then its steps.
 int train(const Options& options, World& world, int argc, char** argv) {
   const auto folder = open_checkpoints(options, world);
   const Start start = find_start(options, folder.get(), world);
   const RunData data = open_data(options, start.position.samples, world);
   Placement placement = place_rank(options, world);
-  const Device& device = *placement.backend.device;
-  const auto comm =
-      make_communicator(world, *placement.backend.device, options.share_gpu);
+  Device& device = *placement.backend.device;
+  const auto comm = make_communicator(world, device, options.share_gpu);
   watch(options, world, *comm);
 
   Console console(settled_progress(options.progress), world.root());
   show_placement(options, placement, world, console);
   for (const std::string& line : start.notes) console.note(line);
 
-  std::unique_ptr<Trainer> trainer;
+  std::unique_ptr<Trainer> trainer;  // outlives what is written of it
   Outputs outputs(options, run_facts(options, world, placement, argc, argv),
                   start.position.step, folder.get(), world);
   outputs.with_errors_recorded([&] {  // too little memory is a result, too

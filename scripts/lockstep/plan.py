@@ -112,8 +112,9 @@ def make_job(a: argparse.Namespace, run: Run | None) -> Job:
     if run:
         job = job_of_run(run)
         if shape:
-            job = replace(job, **dict(zip(
-                ("d_model", "d_ff", "layers", "heads"), shape)))
+            d_model, d_ff, layers, heads = shape
+            job = replace(job, d_model=d_model, d_ff=d_ff, layers=layers,
+                          heads=heads)
     elif shape:
         job = Job(*shape)
     else:

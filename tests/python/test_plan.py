@@ -111,6 +111,17 @@ def test_a_run_says_in_what_its_gradients_are(records):
     assert "--grad-dtype=bf16" in prediction.job_of_run(run).options()
 
 
+def test_what_is_asked_for_goes_before_what_the_run_says(records):
+    run = read_run(records["four"])
+    job = plan.make_job(plan.parse_arguments(
+        ["--model-size", "small", "--vocab-size", "100"]), run)
+    assert (job.d_model, job.d_ff, job.layers, job.heads) == (768, 3072, 12, 12)
+    assert (job.vocab, job.batch, job.context) == (100, 2, 32)
+    assert job.precision == "fp32"
+    with pytest.raises(prediction.BadPlan, match="fp32.*bf16"):
+        plan.make_job(plan.parse_arguments(["--precision", "bf16"]), run)
+
+
 def test_the_best_strategy_is_the_fastest_that_fits(capsys):
     words = ["--model-size", "10b", "--gpus", "8,64", "--all", "--tables",
              "csv"]
