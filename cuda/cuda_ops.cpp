@@ -203,12 +203,7 @@ void CudaOps::attention_backward(const Heads& dq, const Heads& dk,
                                  const Heads& o, const Tensor& lse,
                                  const Heads& q, const Heads& k, const Heads& v,
                                  bool causal) {
-  check_attention(lse, q, k, v, causal, dtype_);
-  check_heads_like(o, q, "attention_backward: o");
-  check_heads_like(dout, q, "attention_backward: dout");
-  check_heads_like(dq, q, "attention_backward: dq");
-  check_heads_like(dk, k, "attention_backward: dk");
-  check_heads_like(dv, k, "attention_backward: dv");
+  check_attention_backward(dq, dk, dv, dout, o, lse, q, k, v, causal, dtype_);
   const attention::BackwardHeads heads{dq, dk, dv, dout, o, q, k, v};
   void* const scratch = scratch_.at_least(
       attention::backward_scratch_bytes(precision_, heads, causal));
@@ -332,16 +327,8 @@ void CudaOps::clip_factor(const Tensor& factor, const Tensor& sum_of_squares,
 
 void CudaOps::adamw(const AdamwRange& range, const Tensor& scalars,
                     const Tensor& factor) {
+  check_adamw(range, scalars, factor, dtype_);
   const std::int64_t count = range.parameters.elements();
-  check_count(range.parameters, dtype_, count, "adamw: parameters");
-  check_weights(range.parameters, range.remainder, count,
-                /*remainder_needed=*/true, "adamw: parameters");
-  check_count(range.gradients, gradient_dtype(range.gradients, dtype_), count,
-              "adamw: gradients");
-  check_count(range.first_moment, Dtype::f32, count, "adamw: first_moment");
-  check_count(range.second_moment, Dtype::f32, count, "adamw: second_moment");
-  check_count(scalars, Dtype::f32, adamw_scalar_count, "adamw: scalars");
-  check_count(factor, Dtype::f32, 1, "adamw: factor");
   if (count == 0) return;
   with_gradient(range.gradients, [&]<class T, class G>(T, G) {
     kernels::adamw<T, G>(
@@ -377,11 +364,7 @@ void CudaOps::weighted_sum(const Tensor& y, const Tensor& x,
 void CudaOps::weighted_sum_backward(const Tensor& dx, const Tensor& dweight,
                                     const Tensor& dy, const Tensor& x,
                                     const Tensor& weight) {
-  check_matrix(x, dtype_, "weighted_sum_backward: x");
-  check(dx, dtype_, x.shape, "weighted_sum_backward: dx");
-  check(dy, dtype_, {x[0]}, "weighted_sum_backward: dy");
-  check(weight, dtype_, {x[1]}, "weighted_sum_backward: weight");
-  check(dweight, Dtype::f32, {x[1]}, "weighted_sum_backward: dweight");
+  check_weighted_sum_backward(dx, dweight, dy, x, weight, dtype_);
   void* scratch = scratch_.at_least(
       kernels::weighted_sum_backward_bytes(launch_, x[0], x[1]));
   with_storage([&]<class T>(T) {

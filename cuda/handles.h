@@ -17,6 +17,8 @@ template <class T, auto destroy>
 class Handle {
  public:
   Handle() = default;
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
   Handle(Handle&& other) noexcept : raw_(std::exchange(other.raw_, T{})) {}
   Handle& operator=(Handle&& other) noexcept {
     std::swap(raw_, other.raw_);

@@ -108,6 +108,8 @@ class MpiCommunicator : public Communicator {
  public:
   MpiCommunicator(World& world, MPI_Comm parent, MpiSettings settings)
       : world_(world), comm_(parent), settings_(std::move(settings)) {}
+  MpiCommunicator(const MpiCommunicator&) = delete;
+  MpiCommunicator& operator=(const MpiCommunicator&) = delete;
   ~MpiCommunicator() override {
     synchronize();
     stop_watching();

@@ -56,6 +56,8 @@ class NcclCommunicator : public Communicator {
   }
   // Between ranks that all end normally, what is under way is finished. While
   // an exception passes, other ranks may be gone, and nothing is waited for.
+  NcclCommunicator(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
   ~NcclCommunicator() override {
     if (std::uncaught_exceptions() > exceptions_at_start_) {
       stop_watching();  // it would take what is aborted for ill

@@ -223,7 +223,7 @@ void World::require_same(const Settings& settings) {
   // One text a rank, so that ranks may even have different settings.
   std::string mine;
   for (const auto& [name, value] : settings) {
-    mine += name + '=' + value + '\n';
+    mine.append(name).append("=").append(value).append("\n");
   }
   std::string first = mine;
   std::int64_t length = std::ssize(first);

@@ -1,6 +1,8 @@
 """The model that Lockstep trains, in PyTorch: for reference values and for
 comparing speed. Weights are a dict of tensors by state-dict name."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 
@@ -20,10 +22,11 @@ class Shape:
     norm_eps: float = 1e-5
 
 
-def weight_shapes(shape):
+def weight_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
     """Every weight's shape by name, in state-dict order."""
     d, f, v = shape.d_model, shape.d_ff, shape.vocab_size
-    shapes = {"token_embeddings.weight": (v, d)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embeddings.weight": (v, d)}
     for i in range(shape.num_layers):
         block = f"layers.{i}."
         shapes[block + "ln1.weight"] = (d,)
@@ -38,7 +41,8 @@ def weight_shapes(shape):
     return shapes
 
 
-def initial_weights(shape, dtype=torch.float32):
+def initial_weights(shape: Shape, dtype: torch.dtype = torch.float32
+                    ) -> dict[str, torch.Tensor]:
     weights = {}
     for name, size in weight_shapes(shape).items():
         if len(size) == 1:
@@ -52,35 +56,37 @@ def initial_weights(shape, dtype=torch.float32):
     return weights
 
 
-def rmsnorm(x, weight, eps):
+def rmsnorm(x: torch.Tensor, weight: torch.Tensor, eps: float
+            ) -> torch.Tensor:
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
 
 
-def rope_angles(length, head_dim, theta):
+def rope_angles(length: int, head_dim: int, theta: float) -> torch.Tensor:
     """[T, D/2]: position times the frequency of each pair."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
     positions = torch.arange(length, dtype=torch.float64)
     return torch.outer(positions, theta**-exponents)
 
 
-def rotate_pairs(x, angles):
+def rotate_pairs(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
     """x [..., T, D], adjacent elements (2i, 2i+1) as one complex number."""
     pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
     turn = torch.polar(torch.ones_like(angles), angles).to(pairs.dtype)
     return torch.view_as_real(pairs * turn).flatten(-2)
 
 
-def logits(weights, shape, tokens):
+def logits(weights: dict[str, torch.Tensor], shape: Shape,
+           tokens: torch.Tensor) -> torch.Tensor:
     """[B, T, V] for tokens [B, T]."""
     length = tokens.shape[1]
     angles = rope_angles(
         length, shape.d_model // shape.num_heads, shape.rope_theta
     )
 
-    def norm(x, name):
+    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
         return rmsnorm(x, weights[name], shape.norm_eps)
 
-    def heads(x, name):
+    def heads(x: torch.Tensor, name: str) -> torch.Tensor:
         y = F.linear(x, weights[name])
         return y.unflatten(-1, (shape.num_heads, -1)).transpose(1, 2)
 
@@ -102,11 +108,12 @@ def logits(weights, shape, tokens):
     return F.linear(norm(x, "ln_final.weight"), weights["lm_head.weight"])
 
 
-def mean_loss(logits, targets):
+def mean_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
 
 
-def learning_rate(step, peak, lowest, warmup_steps, decay_steps):
+def learning_rate(step: int, peak: float, lowest: float, warmup_steps: int,
+                  decay_steps: int) -> float:
     """Of step 1, 2, …: linear warm-up, cosine decay, then constant."""
     if step < warmup_steps:
         return peak * step / warmup_steps

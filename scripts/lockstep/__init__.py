@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+_INSTALLED = {"h5py", "numpy", "plotly"}  # by scripts/install-python
 
 
 def use_an_interpreter_with(*modules: str) -> None:
@@ -30,5 +31,8 @@ def use_an_interpreter_with(*modules: str) -> None:
                 stderr=subprocess.DEVNULL, check=False)
             if done.returncode == 0:
                 os.execv(candidate, [candidate, *sys.argv])
+    how = "scripts/install-python" if _INSTALLED.issuperset(missing) else \
+        "python3 -m venv --system-site-packages .venv && .venv/bin/pip " \
+        f"install {' '.join(missing)}"
     sys.exit(f"error: this Python ({sys.executable}) lacks "
-             f"{', '.join(missing)}; scripts/install-python installs them")
+             f"{', '.join(missing)}; to install: {how}")

@@ -129,13 +129,13 @@ def attention(benchmarks: list[Benchmark]) -> list[Plot]:
             groups, {"forward": "solid", "backward": "dot"},
             "Attention: time against sequence length", "Median time of one "
             "attention, both axes logarithmic: doubling T makes attention four "
-            "times the work. A cross marks where memory ran out.",
+            "times the work, and a cross marks where memory ran out.",
             "time (ms)"),
         _against_length(
             groups, {"memory": "solid"},
             "Attention: memory against sequence length", "Memory held before "
             "the backward pass: naive attention keeps a T × T matrix of scores "
-            "per head and grows with T², flash attention with T. A cross marks "
+            "per head and grows with T², flash attention with T; a cross marks "
             "where memory ran out.", "memory (MiB)")]
 
 

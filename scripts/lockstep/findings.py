@@ -20,7 +20,7 @@ import numpy as np
 
 from lockstep import launch, tables
 from lockstep.benchfile import Benchmark, read_benchmark
-from lockstep.plan import BadPlan, fit_link
+from lockstep.prediction import BadPlan, fit_link
 from lockstep.runfile import NotARecord, Run, read_run
 from lockstep.tables import Table
 

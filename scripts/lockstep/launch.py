@@ -9,9 +9,14 @@ from pathlib import Path
 from lockstep import ROOT
 
 
-def find_program(name: str) -> Path:
-    """LOCKSTEP_BUILD/name, or the newest of the presets' and the one of the
-    installation this is a part of."""
+def find_program(name: str, given: Path | None = None) -> Path:
+    """The one that was given, LOCKSTEP_BUILD/name, or the newest of the
+    presets' and the one of the installation this is a part of.
+    FileNotFoundError where there is none."""
+    if given is not None:
+        if not given.is_file():
+            raise FileNotFoundError(f"there is no program {given}")
+        return given.resolve()
     chosen = os.environ.get("LOCKSTEP_BUILD")
     folders = [Path(chosen)] if chosen else [
         *(ROOT / "build" / preset for preset in ("release", "cpu", "debug")),
@@ -36,12 +41,20 @@ def mpirun(ranks: int, launcher: str = "") -> list[str]:
     """The beginning of a command for so many ranks. `launcher` replaces
     mpirun and its options, with {ranks} for their number."""
     if launcher:
-        return shlex.split(launcher.format(ranks=ranks))
+        return shlex.split(launcher.replace("{ranks}", str(ranks)))
     if ranks == 1:
         return []
     cores = len(os.sched_getaffinity(0))
     more = ["--oversubscribe"] if ranks > cores else []
     return ["mpirun", "-np", str(ranks), "--bind-to", "none", *more]
+
+
+def count(text: str) -> int:
+    """A whole number above 0, for argparse."""
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
 
 
 def pinned_threads(ranks: int) -> int:

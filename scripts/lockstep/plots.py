@@ -181,7 +181,7 @@ def spread(runs: list[Run], names: list[str]) -> Plot | None:
               for i, run, name in known]
     return plot("Where time goes", "Spread of step times", "Every dot is one "
                 "measured step of the slowest rank; the box holds the middle "
-                "half, its line the median. Far dots are hiccups of the "
+                "half, its line the median; far dots are hiccups of the "
                 "machine.", traces, "step time (ms)", "",
                 **bar_layout(rows, showlegend=False,
                              xaxis_rangemode="tozero"))

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from lockstep import tables
-from lockstep.runfile import CATEGORIES, PHASES, Run
+from lockstep.runfile import CATEGORIES, PHASES, Run, labels
 from lockstep.tables import Table
 
 
@@ -47,6 +47,41 @@ def phase_table(runs: list[Run], names: list[str]) -> Table:
     return table
 
 
+def _repeated(runs: list[Run]) -> list[list[Run]]:
+    """Runs of several ranks, those together that differ in the seed alone."""
+    groups: dict[object, list[Run]] = {}
+    for run in runs:
+        if run.has_steps and run.ranks > 1:
+            same = tuple(sorted((key, value) for key, value in
+                                run.config.items()
+                                if key not in ("seed", "output")))
+            groups.setdefault((run.ranks, same), []).append(run)
+    return list(groups.values())
+
+
+def cost_table(runs: list[Run]) -> Table | None:
+    """What strategies cost and save; None without runs of several ranks."""
+    groups = _repeated(runs)
+    table = Table("Communication and memory: medians of the slowest rank over "
+                  "the measured steps of all seeds",
+                  ["run", "seeds", "step (ms)", "busy (ms)", "exposed (ms)",
+                   "collectives", "sent (MiB)", "state (MiB)", "peak (MiB)"],
+                  caption="State is parameters, gradients and optimizer; sent, "
+                  "state and peak are of the rank with the most, in the last "
+                  "step.")
+    for name, group in zip(labels([group[0] for group in groups]), groups):
+        last = group[-1]
+        state = sum(last.memory[c][-1] for c in
+                    ("parameters", "gradients", "optimizer"))
+        table.add(name, len(group), *(
+            float(np.median(np.concatenate([run.slowest(c) for run in group])))
+            for c in ("step", "comm_busy", "comm_exposed")),
+            int(last.comm["calls"][-1].max()),
+            float(last.comm["bytes"][-1].max()) / 2**20,
+            float(state.max()) / 2**20, last.peak_bytes / 2**20)
+    return table if table.rows else None
+
+
 def memory_table(runs: list[Run], names: list[str]) -> Table:
     table = Table("Memory of the fullest rank in MiB",
                   ["run", *CATEGORIES, "total", "peak"])
@@ -74,5 +109,6 @@ def run_tables(runs: list[Run], names: list[str]) -> list[Table]:
     if not runs:
         return []
     made = [overview(runs, names), phase_table(runs, names),
-            memory_table(runs, names), differences(runs, names)]
+            cost_table(runs), memory_table(runs, names),
+            differences(runs, names)]
     return [table for table in made if table is not None and table.rows]

@@ -34,7 +34,7 @@ from typing import Any
 
 from lockstep import launch, tables
 from lockstep.runfile import NotARecord, Run, labels, read_run
-from lockstep.summary import overview
+from lockstep.summary import cost_table, overview
 
 try:
     import tomllib
@@ -74,15 +74,15 @@ def _point(common: dict[str, Any], chosen: dict[str, Any],
            where: Path) -> Point:
     options = {**common, **chosen}
     ranks = options.pop("ranks", 1)
-    if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
+    if type(ranks) is not int or ranks < 1:
         raise BadSweep(f"{where}: ranks must be whole numbers above 0, not "
                        f"{ranks!r}")
     # "global-batch" is shared out among the ranks, for strong scaling.
     total = options.pop("global-batch", None)
     if total is not None:
-        if not isinstance(total, int) or total % ranks != 0:
+        if type(total) is not int or total % ranks != 0:
             raise BadSweep(f"{where}: global-batch {total} cannot be shared "
-                           f"among {ranks} ranks")
+                           f"among {tables.counted(ranks, 'rank')}")
         options["batch-size"] = total // ranks
     for key, value in options.items():
         if not isinstance(value, (str, int, float)):
@@ -98,7 +98,7 @@ def read_sweep(path: Path) -> Sweep:
             data = tomllib.load(file)
     except OSError as error:
         raise BadSweep(f"{path}: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadSweep(f"{path}: {error}") from None
     unknown = set(data) - {"description", "options", "grid", "point"}
     if unknown:
@@ -106,12 +106,19 @@ def read_sweep(path: Path) -> Sweep:
                        "there are description, options, grid and point")
     common = data.get("options", {})
     grid = data.get("grid", {})
+    single = data.get("point", [])
+    for name, table in [("options", common), ("grid", grid)]:
+        if not isinstance(table, dict):
+            raise BadSweep(f"{path}: {name} must be a table, [{name}]")
+    if not isinstance(single, list) or \
+            not all(isinstance(point, dict) for point in single):
+        raise BadSweep(f"{path}: points must be tables, [[point]]")
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
             raise BadSweep(f"{path}: grid.{key} must be a list of values")
     chosen = [dict(zip(grid, values))
               for values in itertools.product(*grid.values())] if grid else []
-    chosen += data.get("point", [])
+    chosen += single
     points = [_point(common, each, path) for each in chosen or [{}]]
     names = [point.name for point in points]
     twice = {name for name in names if names.count(name) > 1}
@@ -268,14 +275,19 @@ def run_sweep(sweep: Sweep, folder: Path, program: Path, launcher: str,
     return counts
 
 
-def summary(folder: Path, sweep: Sweep) -> tables.Table | None:
+def summary(folder: Path, sweep: Sweep) -> list[tables.Table]:
     runs = []
     for point in sweep.points:
         try:
             runs.append(read_run(folder / f"{point.name}.h5"))
         except NotARecord:
             continue
-    return overview(runs, labels(runs)) if runs else None
+    if not runs:
+        return []
+    whole = overview(runs, labels(runs))
+    whole.title = sweep.description or whole.title
+    costs = cost_table(runs)
+    return [whole, costs] if costs else [whole]
 
 
 def main(words: list[str] | None = None) -> int:
@@ -317,7 +329,7 @@ def main(words: list[str] | None = None) -> int:
                           f"{tables.counted(point.ranks, 'rank')}, "
                           f"{' '.join(point.words())}")
             return 0
-        program = a.program or launch.find_program("train")
+        program = launch.find_program("train", a.program)
         failed = 0
         for sweep in sweeps:
             folder = a.output / sweep.name
@@ -326,9 +338,7 @@ def main(words: list[str] | None = None) -> int:
             counts = run_sweep(sweep, folder, program, a.launcher, a.timeout,
                                a.again)
             failed += counts.get("failed", 0)
-            table = summary(folder, sweep)
-            if table is not None:
-                table.title = sweep.description or table.title
+            for table in summary(folder, sweep):
                 print("\n" + tables.plain(table))
             print(", ".join(f"{n} {what}" for what, n in counts.items()))
             print(f"report: scripts/report.py {folder} -o {folder}.html")

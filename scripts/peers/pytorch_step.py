@@ -4,17 +4,14 @@
 autocast over fp32 weights, or fp32 throughout. Prints the median step, tokens/s
 and the peak of allocated memory."""
 
-import argparse
-import contextlib
-import statistics
-import sys
-from pathlib import Path
+from __future__ import annotations
 
+import contextlib
+
+import timing  # which says it where there is no PyTorch
+import pytorch_model as model
 import torch
 import torch.nn.functional as F
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import pytorch_model as model  # noqa: E402
 
 SIZES = {  # d_model, d_ff, layers, heads
     "small": (768, 3072, 12, 12),
@@ -25,19 +22,22 @@ SIZES = {  # d_model, d_ff, layers, heads
 WARM_UP = 5
 
 
-def norm(x, weight, eps):
+def norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     wide = x.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return (wide * scale * weight).to(x.dtype)
 
 
-def rotate(x, cos, sin):
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+           ) -> torch.Tensor:
     even, odd = x[..., 0::2], x[..., 1::2]
     pairs = torch.stack((cos * even - sin * odd, sin * even + cos * odd), -1)
     return pairs.flatten(-2).to(x.dtype)
 
 
-def loss(weights, shape, angles, inputs, targets):
+def loss(weights: dict[str, torch.Tensor], shape: model.Shape,
+         angles: torch.Tensor, inputs: torch.Tensor, targets: torch.Tensor
+         ) -> torch.Tensor:
     """As pytorch_model.logits, in real numbers, which compile to fewer
     kernels."""
     cos, sin = angles.cos(), angles.sin()
@@ -45,7 +45,8 @@ def loss(weights, shape, angles, inputs, targets):
     for i in range(shape.num_layers):
         block = f"layers.{i}."
 
-        def linear(y, name, block=block):
+        def linear(y: torch.Tensor, name: str, block: str = block
+                   ) -> torch.Tensor:
             return F.linear(y, weights[f"{block}{name}.weight"])
 
         h = norm(x, weights[block + "ln1.weight"], shape.norm_eps)
@@ -64,21 +65,14 @@ def loss(weights, shape, angles, inputs, targets):
     return model.mean_loss(logits.float(), targets)
 
 
-def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--model-size", choices=SIZES, default="small")
-    parser.add_argument("--precision", choices=("bf16", "fp32"),
-                        default="bf16")
-    parser.add_argument("--batch-size", type=int, default=4, metavar="N")
-    parser.add_argument("--context-length", type=int, default=1024,
-                        metavar="N")
-    parser.add_argument("--vocab-size", type=int, default=10000, metavar="N")
-    parser.add_argument("--steps", type=int, default=20, metavar="N")
-    parser.add_argument("--grad-clip", type=float, default=0, metavar="NORM",
-                        help="0: no clipping, which saves PyTorch a pass")
-    a = parser.parse_args()
+def main() -> None:
+    a = timing.parse_arguments(__doc__, {
+        "model-size": {"choices": list(SIZES), "default": "small"},
+        "precision": {"choices": ("bf16", "fp32"), "default": "bf16"},
+        "batch-size": {"default": 4}, "context-length": {"default": 1024},
+        "vocab-size": {"default": 10000}, "steps": {"default": 20},
+        "grad-clip": {"type": float, "default": 0.0, "metavar": "NORM",
+                      "help": "0: no clipping, which saves PyTorch a pass"}})
 
     d_model, d_ff, layers, heads = SIZES[a.model_size]
     shape = model.Shape(a.vocab_size, a.context_length, d_model, d_ff, layers,
@@ -93,7 +87,7 @@ def main():
     precision = (torch.autocast("cuda", torch.bfloat16)
                  if a.precision == "bf16" else contextlib.nullcontext())
 
-    def step():
+    def step() -> None:
         tokens = torch.randint(a.vocab_size,
                                (2, a.batch_size, a.context_length),
                                device="cuda")
@@ -105,18 +99,11 @@ def main():
             torch.nn.utils.clip_grad_norm_(weights.values(), a.grad_clip)
         optimizer.step()
 
-    events = []
-    for i in range(WARM_UP + a.steps):
-        if i == WARM_UP:
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
+    for _ in range(WARM_UP):
         step()
-        end.record()
-        events.append((begin, end))
     torch.cuda.synchronize()
-    ms = statistics.median(b.elapsed_time(e) for b, e in events[WARM_UP:])
+    torch.cuda.reset_peak_memory_stats()
+    ms = timing.median_ms(step, a.steps)
     tokens = a.batch_size * a.context_length
     print(f"PyTorch {torch.__version__} {a.model_size} {a.precision} batch "
           f"{a.batch_size}: step {ms:.2f} ms, {tokens / ms * 1000:.0f} "

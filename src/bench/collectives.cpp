@@ -51,7 +51,7 @@ OptionValue byte_count(std::int64_t& field) {
 // exact in any dtype. The period of 4 makes expected values cheap.
 constexpr std::int64_t period = 4;
 float input_value(int rank, std::int64_t i, int seed) {
-  return static_cast<float>((i + 3 * rank + seed) % period);
+  return static_cast<float>((i + std::int64_t{3} * rank + seed) % period);
 }
 
 // One collective on buffers of its own. Terms are those of nccl-tests: sizes
@@ -178,9 +178,8 @@ class Exchange {
     float sum = 0;
     for (int rank = 0; rank < std::min<std::int64_t>(ranks, period); ++rank) {
       // Every period-th rank has the same values.
-      const auto alike =
-          static_cast<float>((ranks - rank + period - 1) / period);
-      sum += alike * input_value(rank, i, seed);
+      const std::int64_t alike = (ranks - rank + period - 1) / period;
+      sum += float(alike) * input_value(rank, i, seed);
     }
     return sum;
   }

@@ -32,7 +32,7 @@ void resolve(Options& o, const std::set<std::string>& given, int world_size) {
 
 // The file of "FILE.h5:/dataset".
 std::filesystem::path file_of(const std::string& source) {
-  const std::filesystem::path file = source.substr(0, source.find(":/"));
+  std::filesystem::path file = source.substr(0, source.find(":/"));
   std::error_code failed;  // as for a source that is nothing but ":/"
   const auto whole = std::filesystem::absolute(file, failed);
   if (failed) return file;
@@ -95,8 +95,10 @@ void check_together(const Options& o, int world_size) {
     usage_error("--min-lr {} is above --lr {}", o.min_lr, o.lr);
   }
   if (o.warmup_steps > o.decay_steps) {
-    usage_error("--warmup-steps {} is above --decay-steps {}", o.warmup_steps,
-                o.decay_steps);
+    usage_error(
+        "--warmup-steps {} is above --decay-steps {}, which by default is the "
+        "number of steps; give fewer --warmup-steps",
+        o.warmup_steps, o.decay_steps);
   }
   const bool keeps_state = !o.checkpoint.empty() || !o.resume.empty();
   if (o.mode != Mode::train && keeps_state && !dry) {

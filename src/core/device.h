@@ -23,6 +23,8 @@ class Buffer {
   Buffer() = default;
   Buffer(Device& device, void* data, std::int64_t bytes, Category category,
          std::string name);
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
   Buffer(Buffer&& other) noexcept { swap(other); }
   Buffer& operator=(Buffer&& other) noexcept {
     Buffer(std::move(other)).swap(*this);

@@ -21,6 +21,8 @@ class Id {
   using Close = int (*)(std::int64_t);
   Id() = default;
   Id(std::int64_t id, Close close) : id_(id), close_(close) {}
+  Id(const Id&) = delete;
+  Id& operator=(const Id&) = delete;
   Id(Id&& other) noexcept { swap(other); }
   Id& operator=(Id&& other) noexcept {
     Id(std::move(other)).swap(*this);

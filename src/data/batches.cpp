@@ -114,8 +114,8 @@ class NoiseBatches : public NumberedBatches {
       const auto bits =
           random_bits(seed_, Stream::tokens, 0,
                       static_cast<std::uint64_t>(k * draws + draw));
-      for (int half = 0; half < 2; ++half) {
-        const std::int64_t i = 2 * draw + half;
+      for (std::size_t half = 0; half < 2; ++half) {
+        const std::int64_t i = 2 * draw + std::int64_t(half);
         const auto token = static_cast<std::int32_t>(
             uniform(bits[2 * half], bits[2 * half + 1], shape_.vocabulary));
         if (i < tokens - 1) inputs[i] = token;

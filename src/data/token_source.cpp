@@ -100,7 +100,7 @@ bool looks_like_uint32(const TokenSource& tokens) {
 }
 
 std::unique_ptr<TokenSource> open_bin(const std::string& name) {
-  constexpr std::int64_t header_bytes = 256 * 4;
+  constexpr std::int64_t header_bytes = 1024;  // 256 int32
   auto file = std::make_unique<MappedFile>(name);
   const std::int64_t size = file->size();
   std::int32_t header[3] = {};  // as much of it as there is

@@ -59,6 +59,7 @@ class ParameterStore {
   ParameterStore(const ModelConfig& config, int world_size);
   ParameterStore(const ParameterStore&) = delete;
   ParameterStore& operator=(const ParameterStore&) = delete;
+  ~ParameterStore() = default;
 
   std::deque<Unit>& units() { return units_; }
   const std::deque<Unit>& units() const { return units_; }

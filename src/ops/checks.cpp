@@ -113,6 +113,42 @@ void check_attention(const Tensor& lse, const Heads& q, const Heads& k,
   check(lse, Dtype::f32, {q.batch, q.heads, q.tokens}, "attention: lse");
 }
 
+void check_attention_backward(const Heads& dq, const Heads& dk, const Heads& dv,
+                              const Heads& dout, const Heads& o,
+                              const Tensor& lse, const Heads& q, const Heads& k,
+                              const Heads& v, bool causal, Dtype dtype) {
+  check_attention(lse, q, k, v, causal, dtype);
+  check_heads_like(o, q, "attention_backward: o");
+  check_heads_like(dout, q, "attention_backward: dout");
+  check_heads_like(dq, q, "attention_backward: dq");
+  check_heads_like(dk, k, "attention_backward: dk");
+  check_heads_like(dv, k, "attention_backward: dv");
+}
+
+void check_weighted_sum_backward(const Tensor& dx, const Tensor& dweight,
+                                 const Tensor& dy, const Tensor& x,
+                                 const Tensor& weight, Dtype dtype) {
+  check_matrix(x, dtype, "weighted_sum_backward: x");
+  check(dx, dtype, x.shape, "weighted_sum_backward: dx");
+  check(dy, dtype, {x[0]}, "weighted_sum_backward: dy");
+  check(weight, dtype, {x[1]}, "weighted_sum_backward: weight");
+  check(dweight, Dtype::f32, {x[1]}, "weighted_sum_backward: dweight");
+}
+
+void check_adamw(const AdamwRange& range, const Tensor& scalars,
+                 const Tensor& factor, Dtype dtype) {
+  const std::int64_t count = range.parameters.elements();
+  check_count(range.parameters, dtype, count, "adamw: parameters");
+  check_weights(range.parameters, range.remainder, count,
+                /*remainder_needed=*/true, "adamw: parameters");
+  check_count(range.gradients, gradient_dtype(range.gradients, dtype), count,
+              "adamw: gradients");
+  check_count(range.first_moment, Dtype::f32, count, "adamw: first_moment");
+  check_count(range.second_moment, Dtype::f32, count, "adamw: second_moment");
+  check_count(scalars, Dtype::f32, adamw_scalar_count, "adamw: scalars");
+  check_count(factor, Dtype::f32, 1, "adamw: factor");
+}
+
 void check_scores(const Tensor& scores, Dtype dtype, bool causal,
                   const char* what) {
   require(scores.shape.rank() == 4 && scores.elements() > 0,

@@ -37,6 +37,17 @@ void check_heads_like(const Heads& heads, const Heads& like, const char* what);
 void check_attention(const Tensor& lse, const Heads& q, const Heads& k,
                      const Heads& v, bool causal, Dtype dtype);
 
+// Of the gradient besides those.
+void check_attention_backward(const Heads& dq, const Heads& dk, const Heads& dv,
+                              const Heads& dout, const Heads& o,
+                              const Tensor& lse, const Heads& q, const Heads& k,
+                              const Heads& v, bool causal, Dtype dtype);
+void check_weighted_sum_backward(const Tensor& dx, const Tensor& dweight,
+                                 const Tensor& dy, const Tensor& x,
+                                 const Tensor& weight, Dtype dtype);
+void check_adamw(const AdamwRange& range, const Tensor& scalars,
+                 const Tensor& factor, Dtype dtype);
+
 // Scores [B, H, Tq, Tk] with no extent of zero; causal: Tq = Tk.
 void check_scores(const Tensor& scores, Dtype dtype, bool causal,
                   const char* what);

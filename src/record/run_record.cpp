@@ -51,7 +51,8 @@ class Column {
   // a row, which on thousands of ranks must not make the first steps large.
   static std::int64_t rows_a_chunk(const std::vector<std::int64_t>& row_shape) {
     const std::int64_t width = row_shape.empty() ? 1 : row_shape.front();
-    return std::clamp<std::int64_t>(64 * 1024 / (8 * width), 1, 256);
+    return std::clamp<std::int64_t>((std::int64_t{64} << 10) / (8 * width), 1,
+                                    256);
   }
   hdf5::Dataset dataset_;
   std::vector<T> pending_;

@@ -85,6 +85,8 @@ class RunRecord {
             std::int64_t done = 0);
   // Flushes what was not written yet, also while an error unwinds.
   ~RunRecord();
+  RunRecord(const RunRecord&) = delete;
+  RunRecord& operator=(const RunRecord&) = delete;
 
   void add_step(const StepFigures& figures);
   void add_validation(std::int64_t step, double loss);

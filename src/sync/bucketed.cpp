@@ -1,7 +1,6 @@
 #include "sync/bucketed.h"
 
 #include <algorithm>
-#include <ranges>
 
 namespace lockstep {
 namespace {
@@ -20,7 +19,8 @@ Bucketed::Bucketed(const SyncContext& context, OptimizerState state)
 
   Bucket bucket;
   std::int64_t end = gradients_.all().elements();
-  for (const Parameter* parameter : std::views::reverse(parameters)) {
+  for (auto it = parameters.rbegin(); it != parameters.rend(); ++it) {
+    const Parameter* parameter = *it;
     bucket_of_[parameter->index] = static_cast<int>(buckets_.size());
     ++bucket.members;
     const std::int64_t begin = gradients_.offset_of(parameter->gradient());

@@ -56,6 +56,7 @@ class GradientSync : public ParameterHooks {
       : context_(context), arriving_(context.store.units().size()) {}
   GradientSync(const GradientSync&) = delete;
   GradientSync& operator=(const GradientSync&) = delete;
+  ~GradientSync() override = default;
 
   // Rank 0's fp32 weights, or moments, of a unit, [unit.elements] with padding
   // zero, become everyone's; the other ranks' values don't matter. Every rank

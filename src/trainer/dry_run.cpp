@@ -6,6 +6,7 @@
 
 #include "mpi/dry_communicator.h"
 #include "ops/dry_backend.h"
+#include "trainer/run_data.h"
 #include "trainer/step_engine.h"
 
 namespace lockstep {
@@ -47,7 +48,7 @@ FullestRank plan_fullest_rank(const Options& options) {
        ++rank) {
     RankPlan other = plan_rank(options, rank);
     if (other.memory.total <= fullest.plan.memory.total) continue;
-    fullest = {rank, std::move(other)};
+    fullest = {rank, other};
   }
   return fullest;
 }
@@ -113,11 +114,13 @@ std::string dry_run(const Options& options) {
   const std::int64_t parameters = options.model.parameters();
   std::string text = fmt::format(
       "dry run: {} parameters, {} precision, --sync {} on {} rank{}, {} "
-      "sequences of {} tokens a rank and micro-step\n\n"
+      "sequences of {} tokens a rank and micro-step\n"
+      "{:.0f} FLOPs a token, forward and backward, with the causal half of "
+      "attention and without the lookup\n\n"
       "memory of rank {}{}\n{}\n",
       parameters, name_of(options.precision), options.sync, options.world_size,
       options.world_size == 1 ? "" : "s", options.batch_size,
-      options.model.context_length, rank,
+      options.model.context_length, options.model.flops_per_token(), rank,
       options.world_size > 1 ? ", which holds the most" : "",
       memory_text(plan.memory));
   if (options.recompute.level == RecomputeLevel::block) {

@@ -62,7 +62,7 @@ void gather_places(const CudaDeviceInfo* gpu, World& world,
   const auto bus_ids = world.all_gather(gpu == nullptr ? "" : gpu->bus_id);
   const auto not_peers = world.all_gather(
       gpu == nullptr ? "" : fmt::format("{}", fmt::join(gpu->not_peers, "\n")));
-  constexpr int count = 4;
+  constexpr std::size_t count = 4;
   const double numbers[count] = {double(placement.threads), quota_cores(),
                                  double(place.local_rank), double(gpu_node)};
   const auto all_numbers = world.all_gather(numbers);

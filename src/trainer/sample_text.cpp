@@ -23,7 +23,7 @@ std::string printable(std::span<const std::int32_t> bytes) {
 
 }  // namespace
 
-std::string sample_text(Trainer& trainer, const Options& options,
+std::string sample_text(Evaluation& evaluation, const Options& options,
                         const RunData& data) {
   std::vector<std::int32_t> prompt = {0};
   if (data.source) {
@@ -32,7 +32,7 @@ std::string sample_text(Trainer& trainer, const Options& options,
     data.source->read(0, tokens);
     prompt.assign(tokens.begin(), tokens.end());
   }
-  const auto tokens = trainer.generate(prompt, options.generate);
+  const auto tokens = evaluation.generate(prompt, options.generate);
   if (options.model.vocab_size <= 256) return printable(tokens);
   return fmt::format("{}", fmt::join(tokens, " "));
 }

@@ -25,15 +25,6 @@ std::string obstacle_to_graphs(const Options& options, Device::Kind kind,
   return "";
 }
 
-BatchShape batch_shape(const Options& options, int rank, int world_size) {
-  return {options.batch_size,
-          options.model.context_length,
-          options.grad_accumulation,
-          options.model.vocab_size,
-          rank,
-          world_size};
-}
-
 StepEngine::StepEngine(const Options& options, Backend& backend,
                        Communicator& comm, const Batches& batches)
     : options_(options),
@@ -60,12 +51,12 @@ StepEngine::StepEngine(const Options& options, Backend& backend,
       clock_(device_, options.timing == Timing::sync),
       numbers_memory_(device_.allocate(Dtype::f64, {in_flight, 2},
                                        Category::workspace, "step results")),
-      read_back_memory_(device_.allocate_host(in_flight * 2 * sizeof(double))),
+      read_back_memory_(device_.allocate_host(2 * sizeof(double) * in_flight)),
       uses_graphs_(
           options.graph != GraphUse::off &&
           obstacle_to_graphs(options, device_.kind(), comm.size()).empty()) {
   const Tensor all = numbers_memory_.tensor(Dtype::f64, {in_flight, 2});
-  for (int slot = 0; slot < in_flight; ++slot) {
+  for (std::int64_t slot = 0; slot < in_flight; ++slot) {
     numbers_[slot] = {all.range(2 * slot, 1), all.range(2 * slot + 1, 1),
                       static_cast<double*>(read_back_memory_.get()) + 2 * slot,
                       nullptr};

@@ -22,9 +22,6 @@ namespace lockstep {
 std::string obstacle_to_graphs(const Options& options, Device::Kind kind,
                                int world_size);
 
-// The geometry of the batches that a rank of a run is fed.
-BatchShape batch_shape(const Options& options, int rank, int world_size);
-
 // What one rank needs for a training step, and the step itself: model,
 // strategy and optimizer on one device. Steps are issued without waiting for
 // them; up to `in_flight` may be under way. The options, backend, communicator

@@ -230,6 +230,21 @@ TEST_F(Run, WarmUpIterationsAreRecordedAndNotMeasured) {
   EXPECT_NEAR(tokens_per_second / (1e3 * tokens / slowest), 1, 6e-3) << run.out;
 }
 
+TEST_F(Run, ValidationIsNoPartOfTheSteps) {
+  write_sequence();
+  const auto shortest_step = [&](const std::string& more) {
+    const Finished run = train(1, std::string(small_run) + more +
+                                      " --validation-data seq.npy "
+                                      "--validation-every 1 --output run.h5");
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_EQ(column(path("run.h5"), "validation/loss").size(), 8u);
+    return std::ranges::min(column(path("run.h5"), "timings/step"));
+  };
+  // Many forward passes, beside one with the backward pass and the update.
+  EXPECT_LT(shortest_step("--validation-batches 500"),
+            10 * shortest_step("--validation-batches 1"));
+}
+
 TEST_F(Run, OneStepHasNoSpread) {
   write_sequence();
   const Finished run =
@@ -335,6 +350,19 @@ TEST_F(Run, ADryRunTellsWhatARunWouldHoldAndSend) {
             std::string::npos)
       << run.out;
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run.h5"));
+}
+
+TEST_F(Run, ADryRunCountsFlopsWithoutTheLookupAndWithHalfOfAttention) {
+  const auto flops = [&](const std::string& options) {
+    const Finished run = train(1, "--dry-run --vocab-size 10000 " + options);
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    const std::size_t end = run.out.find(" FLOPs a token");
+    return run.out.substr(run.out.rfind('\n', end) + 1,
+                          end - run.out.rfind('\n', end) - 1);
+  };
+  // 6 · 164432 + 6·2·16·16, and 6 · 120945408 + 6·12·768·16384.
+  EXPECT_EQ(flops("--model-size test --context-length 16"), "989664");
+  EXPECT_EQ(flops("--model-size small --context-length 16384"), "1631642112");
 }
 
 TEST_F(Run, MoreRanksThanTensorsOrTokensTrain) {

@@ -10,6 +10,7 @@
 #include "mpi/mpi_communicator.h"
 #include "mpi_world.h"
 #include "record/run_record.h"
+#include "trainer/run_data.h"
 #include "trainer/step_engine.h"
 #include "unit/files.h"
 

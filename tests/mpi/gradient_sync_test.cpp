@@ -13,6 +13,7 @@
 #include "mpi/mpi_communicator.h"
 #include "mpi_world.h"
 #include "trainer/dry_run.h"
+#include "trainer/run_data.h"
 #include "trainer/step_engine.h"
 
 namespace lockstep {

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from conftest import train
-from lockstep import plan
+from lockstep import plan, prediction
 from lockstep.benchfile import Benchmark
 from lockstep.launch import find_program
 from lockstep.runfile import read_run
@@ -27,17 +27,18 @@ def benchmark(ranks: int, latency: float, bandwidth: float) -> Benchmark:
 
 
 def test_a_fit_gives_back_latency_and_bandwidth():
-    link = plan.fit_link([benchmark(2, 7, 3.5), benchmark(8, 7, 3.5)])
+    link = prediction.fit_link([benchmark(2, 7, 3.5), benchmark(8, 7, 3.5)])
     assert link.latency_us == pytest.approx(7, rel=1e-6)
     assert link.bandwidth == pytest.approx(3.5, rel=1e-6)
-    with pytest.raises(plan.BadPlan):
-        plan.fit_link([benchmark(1, 7, 3.5)])
+    with pytest.raises(prediction.BadPlan):
+        prediction.fit_link([benchmark(1, 7, 3.5)])
 
 
 def test_collectives_follow_the_textbook():
-    fast, slow = plan.Link(0, 100), plan.Link(0, 10)
+    fast, slow = prediction.Link(0, 100), prediction.Link(0, 10)
     def us(collective, ranks, node_size=8):
-        return plan.collective_us(collective, 8e6, ranks, node_size, fast, slow)
+        return prediction.collective_us(collective, 8e6, ranks, node_size,
+                                        fast, slow)
     assert us("all-reduce", 1) == 0
     assert us("all-reduce", 8) == pytest.approx(2 * 7 / 8 * 80)
     assert us("all-gather", 4) == pytest.approx(3 / 4 * 80)
@@ -45,16 +46,17 @@ def test_collectives_follow_the_textbook():
     # Two nodes of four: inside as on four, then an eighth... of 1/4 between.
     assert us("all-reduce", 8, 4) == pytest.approx(
         2 * 3 / 4 * 80 + 2 * 1 / 2 * 800 / 4)
-    latency = plan.Link(5, 1e12)
-    assert plan.collective_us("all-reduce", 1, 8, 8, latency, slow) == \
+    latency = prediction.Link(5, 1e12)
+    assert prediction.collective_us("all-reduce", 1, 8, 8, latency, slow) == \
         pytest.approx(15)
 
 
 def test_only_what_computation_does_not_cover_is_exposed():
-    compute = plan.Compute(forward=10, backward=20, optimizer=1)
+    compute = prediction.Compute(forward=10, backward=20, optimizer=1)
     def exposed(sync, calls=10, **busy):
         busy = {k.replace("_", "-"): v for k, v in busy.items()}
-        return plan._exposed(busy, {k: calls for k in busy}, sync, compute)
+        return prediction._exposed(busy, {k: calls for k in busy}, sync,
+                                   compute)
     assert exposed("flat", all_reduce=15) == 15
     assert exposed("bucketed", all_reduce=15) == 1.5, "the last bucket"
     assert exposed("bucketed", all_reduce=50) == 30
@@ -74,7 +76,8 @@ def test_memory_and_traffic_are_those_of_a_run(records):
     for name in ("bucketed", "fsdp"):
         run = read_run(records[name])
         job = plan.make_job(plan.parse_arguments([]), run)
-        dry = plan.dry_run(job, run.config["sync"], 2, find_program("train"))
+        dry = prediction.dry_run(job, run.config["sync"], 2,
+                                 find_program("train"))
         assert sum(b for b, _ in dry.traffic.values()) == \
             run.comm["bytes"][3].max()
         assert sum(c for _, c in dry.traffic.values()) == \
@@ -89,14 +92,15 @@ def test_gradients_in_bf16_take_half_the_memory_and_traffic():
         plan.make_job(plan.parse_arguments(
             ["--model-size", "small", "--grad-dtype", dtype]), None)
         for dtype in ("fp32", "bf16"))
-    dry = {job: plan.dry_run(job, "flat", 8, program) for job in (full, half)}
+    dry = {job: prediction.dry_run(job, "flat", 8, program)
+           for job in (full, half)}
     saved = 2 * full.parameters
     assert dry[full].memory_bytes - dry[half].memory_bytes == saved
     # An all-reduce counts twice; a few bytes are not gradients.
     assert dry[full].traffic["all-reduce"][0] - \
         dry[half].traffic["all-reduce"][0] == 2 * saved
-    h100 = plan.HARDWARE["h100"]
-    update = {job: plan.compute_of_hardware(h100, job, 0.4).optimizer
+    h100 = prediction.HARDWARE["h100"]
+    update = {job: prediction.compute_of_hardware(h100, job, 0.4).optimizer
               for job in (full, half)}
     assert update[half] / update[full] == pytest.approx(26 / 28)
 
@@ -104,7 +108,18 @@ def test_gradients_in_bf16_take_half_the_memory_and_traffic():
 def test_a_run_says_in_what_its_gradients_are(records):
     run = read_run(records["one"])
     run.config["grad-dtype"] = "bf16"
-    assert "--grad-dtype=bf16" in plan.job_of_run(run).options()
+    assert "--grad-dtype=bf16" in prediction.job_of_run(run).options()
+
+
+def test_what_is_asked_for_goes_before_what_the_run_says(records):
+    run = read_run(records["four"])
+    job = plan.make_job(plan.parse_arguments(
+        ["--model-size", "small", "--vocab-size", "100"]), run)
+    assert (job.d_model, job.d_ff, job.layers, job.heads) == (768, 3072, 12, 12)
+    assert (job.vocab, job.batch, job.context) == (100, 2, 32)
+    assert job.precision == "fp32"
+    with pytest.raises(prediction.BadPlan, match="fp32.*bf16"):
+        plan.make_job(plan.parse_arguments(["--precision", "bf16"]), run)
 
 
 def test_the_best_strategy_is_the_fastest_that_fits(capsys):
@@ -115,7 +130,7 @@ def test_the_best_strategy_is_the_fastest_that_fits(capsys):
             capsys.readouterr().out.splitlines()[2:]]
     for ranks in ("8", "64"):
         mine = [r for r in rows if r[0] == ranks]
-        assert {r[1] for r in mine} == set(plan.STRATEGIES)
+        assert {r[1] for r in mine} == set(prediction.STRATEGIES)
         best = [r for r in mine if r[-1] == "best"]
         assert len(best) == 1
         fitting = [r for r in mine if r[-1] != "does not fit"]
@@ -148,12 +163,12 @@ def test_two_ranks_calibrate_what_two_ranks_take(records, capsys):
     alone = read_run(records["one"])
     pair = read_run(records["bucketed"])
     program = find_program("train")
-    machine = plan.with_pairs(
-        plan.Machine(8, plan.Link(5, 1), plan.Link(5, 1), cores=2), alone,
-        [pair], program)
-    job = plan.job_of_run(pair)
-    predicted = plan.predict(plan.compute_of_run(alone, job),
-                             plan.dry_run(job, "bucketed", 2, program),
+    link = prediction.Link(5, 1)
+    machine = prediction.with_pairs(
+        prediction.Machine(8, link, link, cores=2), alone, [pair], program)
+    job = prediction.job_of_run(pair)
+    predicted = prediction.predict(prediction.compute_of_run(alone, job),
+                             prediction.dry_run(job, "bucketed", 2, program),
                              "bucketed", 2, machine)
     assert predicted.exposed_ms == pytest.approx(
         np.median(pair.slowest("comm_exposed")))
@@ -170,6 +185,16 @@ def test_what_is_missing_is_one_line(words, said, capsys):
     assert plan.main(words) == 1
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("words, said", [
+    (["--mfu", "0"], "--mfu: '0' is not above 0"), (["--mfu", "x"], "--mfu"),
+    (["--node-size", "0"], "--node-size"), (["--cores", "-1"], "--cores"),
+    (["--batch-size", "0"], "--batch-size: invalid count value: '0'")])
+def test_numbers_that_make_no_sense_are_refused(words, said, capsys):
+    with pytest.raises(SystemExit):
+        plan.parse_arguments(["--model-size", "small", *words])
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "0", "x", "8..", "16..8", "1,,2"])

@@ -13,8 +13,10 @@ import h5py
 import numpy as np
 import pytest
 
-from lockstep import report
-from lockstep.runfile import read_run
+from conftest import train
+from lockstep import benchplots, plots, report
+from lockstep.benchfile import read_benchmark
+from lockstep.runfile import labels, read_run
 from lockstep.tables import Table, latex, markdown, shown
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -144,6 +146,33 @@ def test_every_plot_of_the_report_has_marks_in_a_browser(
         assert picture.stat().st_size > 30000
 
 
+def test_every_plot_has_a_title_a_sentence_and_axes_with_units(
+        records, troubled, attention, tmp_path):
+    runs = [read_run(path) for path in
+            (*records.values(), *troubled.values())]
+    benchmarks = [read_benchmark(path) for path in (
+        attention, collectives(tmp_path / "two.h5", 2),
+        collectives(tmp_path / "four.h5", 4))]
+    made = plots.run_plots(runs, labels(runs)) + benchplots.plots(benchmarks)
+    assert len(made) > 15
+    assert len({one.title for one in made}) == len(made)
+    counted = {"step", "ranks", "tokens per second"}
+    for one in made:
+        assert one.title and one.section
+        assert one.caption.endswith(".") and ". " not in one.caption
+        x, y = (axis.title.text for axis in
+                (one.figure.layout.xaxis, one.figure.layout.yaxis))
+        # Bars and boxes lie on their side, with names at the other axis; sizes
+        # of buffers have their units at the ticks.
+        if any(trace.type in ("bar", "box") for trace in one.figure.data):
+            y = "step"
+        if x == "buffer size":
+            assert one.figure.layout.xaxis.ticktext[0].endswith("iB")
+            x = "step"
+        for title in (x, y):
+            assert title in counted or re.search(r"\(.+\)$", title), one.title
+
+
 def test_the_page_needs_nothing_from_elsewhere(records, tmp_path):
     page = write_report([records["one"]], tmp_path / "r.html").read_text()
     outside = page[:page.index("<script>")] + \
@@ -185,6 +214,29 @@ def test_tables_hold_what_the_files_do(records, troubled, capsys):
     assert rows[1]["steps"] == "1" and rows[1]["± (ms)"] == "nan"
 
 
+def test_runs_of_several_seeds_are_one_row_of_costs(records, tmp_path, capsys):
+    pair = [train(2, tmp_path / f"{seed}.h5", "--sync", "zero1", "--steps", "4",
+                  "--seed", str(seed)) for seed in (1, 2)]
+    files = [records["one"], *pair, records["fsdp"]]
+    assert report.main([*map(str, files), "--tables", "csv"]) == 0
+    part = next(p for p in capsys.readouterr().out.split("# ")
+                if p.startswith("Communication and memory"))
+    rows = list(csv.DictReader(io.StringIO(part.split("\n", 1)[1])))
+    assert [row["seeds"] for row in rows] == ["2", "1"]
+    runs = [read_run(path) for path in pair]
+    for column, name in (("step (ms)", "step"), ("busy (ms)", "comm_busy"),
+                         ("exposed (ms)", "comm_exposed")):
+        assert float(rows[0][column]) == pytest.approx(np.median(
+            np.concatenate([run.slowest(name) for run in runs])))
+    # Weights, gradients and half of both moments.
+    parameters = runs[0].attrs["parameters"]
+    assert float(rows[0]["state (MiB)"]) * 2**20 == pytest.approx(
+        parameters * (4 + 4 + 4), rel=0.05)
+    assert int(rows[0]["collectives"]) == runs[0].comm["calls"][-1].max()
+    assert float(rows[0]["sent (MiB)"]) * 2**20 == pytest.approx(
+        runs[0].comm["bytes"][-1].max())
+
+
 @pytest.mark.parametrize("how", ["markdown", "latex", "csv"])
 def test_tables_are_written_in_each_format(records, attention, how, capsys):
     assert report.main([str(records["one"]), str(attention),
@@ -220,12 +272,26 @@ def test_wrong_files_are_one_line(tmp_path, capsys):
         assert error.startswith("error: ") and error.count("\n") == 1
 
 
-def test_programs_explain_themselves():
-    root = Path(report.__file__).resolve().parents[1]
-    for program in sorted(root.glob("*.py")):
-        if program.name == "pytorch_model.py":
-            continue
-        done = subprocess.run([program, "--help"], capture_output=True,
-                              text=True, timeout=60)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith("usage: " + program.name)
+def python_programs() -> list[Path]:
+    """Of scripts/, those that do without PyTorch."""
+    texts = {path: path.read_text() for path in
+             Path(report.__file__).resolve().parents[1].iterdir()
+             if path.is_file()}
+    return sorted(path for path, text in texts.items()
+                  if text.startswith("#!/usr/bin/env python3")
+                  and "import torch" not in text)
+
+
+@pytest.mark.parametrize("program", python_programs(), ids=lambda p: p.name)
+def test_programs_explain_themselves(program):
+    done = subprocess.run([program, "--help"], capture_output=True, text=True,
+                          timeout=60)
+    if "lacks safetensors" in done.stderr:
+        pytest.skip("there is no safetensors here")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage: " + program.name)
+    wrong = subprocess.run([program, "--no-such-option"], capture_output=True,
+                           text=True, timeout=60)
+    assert wrong.returncode == 2
+    assert "error: " in wrong.stderr.splitlines()[-1]
+    assert "Traceback" not in wrong.stderr

@@ -21,6 +21,17 @@ def test_statistics_are_of_the_measured_steps_of_the_slowest_rank(records):
     assert run.status == "finished"
 
 
+def test_model_flop_utilisation_is_of_the_peak_of_all_ranks(records, tmp_path):
+    path = tmp_path / "run.h5"
+    path.write_bytes(records["fsdp"].read_bytes())
+    assert np.isnan(read_run(path).mfu), "a CPU's peak is not known"
+    run = read_run(path)
+    rate = run.tokens_per_second * run.attrs["flops_per_token"]
+    with h5py.File(path, "r+") as file:
+        file.attrs["peak_flops"] = rate / 2  # as if two devices just reached it
+    assert read_run(path).mfu == pytest.approx(1)
+
+
 def test_phases_add_up_to_the_step(records):
     run = read_run(records["fsdp"])
     phases = sum(run.mean_over_ranks(p).mean()

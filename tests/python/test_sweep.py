@@ -137,7 +137,10 @@ def test_a_global_batch_is_shared_among_ranks(tmp_path):
 @pytest.mark.parametrize("text, said", [
     ("[grid]\nranks = 2\n", "a list"), ("[grid]\nranks = [0]\n", "above 0"),
     ("nonsense", "small.toml"), ("[stuff]\n", "stuff"),
-    ("[[point]]\nlr = [1]\n", "one value"),
+    ("[[point]]\nlr = [1]\n", "one value"), ("grid = 3\n", "[grid]"),
+    ("options = 3\n", "[options]"), ("point = 3\n", "[[point]]"),
+    ("point = [3]\n", "[[point]]"),
+    ("[options]\nglobal-batch = true\n", "shared"),
     ("[[point]]\nlr = 1\n[[point]]\nlr = 1\n", "twice"),
     ("[options]\nglobal-batch = 3\n[grid]\nranks = [2]\n", "shared")])
 def test_a_bad_sweep_is_one_line(tmp_path, capsys, text, said):
@@ -145,6 +148,8 @@ def test_a_bad_sweep_is_one_line(tmp_path, capsys, text, said):
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
     assert sweep.main([str(tmp_path / "none.toml")]) == 1
+    (tmp_path / "other.toml").write_bytes(b"\xff\xfe")
+    assert sweep.main([str(tmp_path / "other.toml")]) == 1
 
 
 def test_the_sweeps_that_come_along_are_in_order(capsys):

@@ -1,4 +1,5 @@
 #include "trainer/step_engine.h"
+#include "trainer/run_data.h"
 
 #include <gtest/gtest.h>
 

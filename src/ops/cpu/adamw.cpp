@@ -9,16 +9,8 @@ namespace lockstep {
 
 void CpuOps::adamw(const AdamwRange& range, const Tensor& scalars,
                    const Tensor& factor) {
+  check_adamw(range, scalars, factor, dtype_);
   const std::int64_t count = range.parameters.elements();
-  check_count(range.parameters, dtype_, count, "adamw: parameters");
-  check_weights(range.parameters, range.remainder, count,
-                /*remainder_needed=*/true, "adamw: parameters");
-  check_count(range.gradients, gradient_dtype(range.gradients, dtype_), count,
-              "adamw: gradients");
-  check_count(range.first_moment, Dtype::f32, count, "adamw: first_moment");
-  check_count(range.second_moment, Dtype::f32, count, "adamw: second_moment");
-  check_count(scalars, Dtype::f32, adamw_scalar_count, "adamw: scalars");
-  check_count(factor, Dtype::f32, 1, "adamw: factor");
   if (count == 0) return;
 
   const float* s = scalars.as<float>();

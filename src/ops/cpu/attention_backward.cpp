@@ -171,12 +171,7 @@ void CpuOps::attention_backward(const Heads& dq, const Heads& dk,
                                 const Heads& o, const Tensor& lse,
                                 const Heads& q, const Heads& k, const Heads& v,
                                 bool causal) {
-  check_attention(lse, q, k, v, causal, dtype_);
-  check_heads_like(o, q, "attention_backward: o");
-  check_heads_like(dout, q, "attention_backward: dout");
-  check_heads_like(dq, q, "attention_backward: dq");
-  check_heads_like(dk, k, "attention_backward: dk");
-  check_heads_like(dv, k, "attention_backward: dv");
+  check_attention_backward(dq, dk, dv, dout, o, lse, q, k, v, causal, dtype_);
 
   const AttentionSizes sizes(q, k, causal);
   const std::int64_t floats = HeadBackward<float>::floats(sizes);

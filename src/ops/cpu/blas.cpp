@@ -10,12 +10,14 @@
 #include "core/error.h"
 
 // Not every CBLAS is OpenBLAS, so these may be absent.
+// NOLINTBEGIN(readability-redundant-declaration)
 extern "C" {
 [[gnu::weak]] void openblas_set_num_threads(int);
 [[gnu::weak]] char* openblas_get_corename();
 [[gnu::weak]] void gotoblas_dynamic_init();
 [[gnu::weak]] void gotoblas_dynamic_quit();
 }
+// NOLINTEND(readability-redundant-declaration)
 
 namespace lockstep {
 namespace {

@@ -91,6 +91,10 @@ class CpuOps final : public Ops {
     std::int64_t stride;
   };
   WideMatrix widen(const Tensor& matrix, std::int64_t columns, Scratch purpose);
+  // to's first `columns` columns = from's first `inner` ones times the weight
+  // or its transpose.
+  void multiply_rows(const Tensor& to, std::int64_t columns, const Tensor& from,
+                     std::int64_t inner, const Tensor& weight, Transpose op);
 
   // body(sums) with the elements of a gradient in fp32: its own memory, or
   // scratch that is rounded into it afterwards. They are what was there where

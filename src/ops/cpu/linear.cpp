@@ -19,6 +19,10 @@ std::int64_t rows_at_once(Dtype dtype, std::int64_t width) {
                              : std::max<std::int64_t>(1, wide_elements / width);
 }
 
+Op blas_op(Transpose transpose) {
+  return transpose == Transpose::yes ? Op::transposed : Op::plain;
+}
+
 void round_rows(const Tensor& to, std::int64_t columns, const float* from) {
   bfloat16* out = to.as<bfloat16>();
   parallel_for(to[0], columns, [&](std::int64_t row) {
@@ -45,25 +49,31 @@ CpuOps::WideMatrix CpuOps::widen(const Tensor& matrix, std::int64_t columns,
   return {wide, columns};
 }
 
+void CpuOps::multiply_rows(const Tensor& to, std::int64_t columns,
+                           const Tensor& from, std::int64_t inner,
+                           const Tensor& weight, Transpose op) {
+  const WideMatrix w = widen(weight, weight[1], Scratch::wide_b);
+  const bool direct = dtype_ == Dtype::f32;
+  const std::int64_t step = rows_at_once(dtype_, std::max(columns, inner));
+  for (std::int64_t row = 0; row < from[0]; row += step) {
+    const std::int64_t count = std::min(step, from[0] - row);
+    const WideMatrix a = widen(from.rows(row, count), inner, Scratch::wide_a);
+    const Tensor out = to.rows(row, count);
+    float* c =
+        direct ? out.as<float>() : scratch(Scratch::wide_c, count * columns);
+    matrix_product(c, direct ? out[1] : columns, count, columns, inner,
+                   {a.data, a.stride}, {w.data, w.stride, blas_op(op)}, 0.0f);
+    if (!direct) round_rows(out, columns, c);
+  }
+}
+
 void CpuOps::linear(const Tensor& y, const Tensor& x, const Tensor& weight) {
   check_matrix(weight, dtype_, "linear: weight");
   check_matrix(x, dtype_, "linear: x");
   const std::int64_t out = weight[0], in = weight[1];
   check(x, dtype_, {x[0], in}, "linear: x");
   check_wide(y, dtype_, x[0], out, "linear: y");
-
-  const WideMatrix w = widen(weight, in, Scratch::wide_b);
-  const std::int64_t step = rows_at_once(dtype_, std::max(in, out));
-  for (std::int64_t row = 0; row < x[0]; row += step) {
-    const std::int64_t count = std::min(step, x[0] - row);
-    const WideMatrix a = widen(x.rows(row, count), in, Scratch::wide_a);
-    const Tensor to = y.rows(row, count);
-    const bool direct = dtype_ == Dtype::f32;
-    float* c = direct ? to.as<float>() : scratch(Scratch::wide_c, count * out);
-    matrix_product(c, direct ? y[1] : out, count, out, in, {a.data, a.stride},
-                   {w.data, w.stride, Op::transposed}, 0.0f);
-    if (!direct) round_rows(to, out, c);
-  }
+  multiply_rows(y, out, x, in, weight, Transpose::yes);
 }
 
 void CpuOps::linear_backward_input(const Tensor& dx, const Tensor& dy,
@@ -73,19 +83,7 @@ void CpuOps::linear_backward_input(const Tensor& dx, const Tensor& dy,
   const std::int64_t out = weight[0], in = weight[1];
   check(dx, dtype_, {dx[0], in}, "linear_backward_input: dx");
   check_wide(dy, dtype_, dx[0], out, "linear_backward_input: dy");
-
-  const WideMatrix w = widen(weight, in, Scratch::wide_b);
-  const std::int64_t step = rows_at_once(dtype_, std::max(in, out));
-  for (std::int64_t row = 0; row < dx[0]; row += step) {
-    const std::int64_t count = std::min(step, dx[0] - row);
-    const WideMatrix a = widen(dy.rows(row, count), out, Scratch::wide_a);
-    const Tensor to = dx.rows(row, count);
-    const bool direct = dtype_ == Dtype::f32;
-    float* c = direct ? to.as<float>() : scratch(Scratch::wide_c, count * in);
-    matrix_product(c, in, count, in, out, {a.data, a.stride},
-                   {w.data, w.stride}, 0.0f);
-    if (!direct) round_rows(to, in, c);
-  }
+  multiply_rows(dx, in, dy, out, weight, Transpose::no);
 }
 
 void CpuOps::linear_backward_weight(const Tensor& dweight, const Tensor& dy,
@@ -120,9 +118,6 @@ void CpuOps::matmul(const Heads& c, const Heads& a, Transpose op_a,
     return Tensor(static_cast<std::byte*>(x.data) + first * bytes_of(x.dtype),
                   x.dtype, {x.tokens, x.token_stride});
   };
-  const auto op = [](Transpose yes) {
-    return yes == Transpose::yes ? Op::transposed : Op::plain;
-  };
   const std::int64_t inner = op_a == Transpose::yes ? a.tokens : a.head_dim;
   const bool direct = dtype_ == Dtype::f32;
   for (std::int64_t sequence = 0; sequence < c.batch; ++sequence) {
@@ -135,8 +130,8 @@ void CpuOps::matmul(const Heads& c, const Heads& a, Transpose op_a,
       float* product = direct ? to.as<float>()
                               : scratch(Scratch::wide_c, c.tokens * c.head_dim);
       matrix_product(product, direct ? to[1] : c.head_dim, c.tokens, c.head_dim,
-                     inner, {left.data, left.stride, op(op_a)},
-                     {right.data, right.stride, op(op_b)}, 0.0f);
+                     inner, {left.data, left.stride, blas_op(op_a)},
+                     {right.data, right.stride, blas_op(op_b)}, 0.0f);
       if (!direct) round_rows(to, c.head_dim, product);
     }
   }

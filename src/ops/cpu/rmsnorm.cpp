@@ -16,6 +16,8 @@ template <class T>
 float norm_row(T* y, T* residual, const T* x, const T* add, const T* weight,
                std::int64_t width) {
   float squares = 0;
+  // The check takes loops behind pragmas for equal.
+  // NOLINTNEXTLINE(bugprone-branch-clone)
   if (add != nullptr) {
 #pragma omp simd reduction(+ : squares)
     for (std::int64_t i = 0; i < width; ++i) {

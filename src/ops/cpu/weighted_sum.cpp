@@ -29,11 +29,7 @@ void CpuOps::weighted_sum(const Tensor& y, const Tensor& x,
 void CpuOps::weighted_sum_backward(const Tensor& dx, const Tensor& dweight,
                                    const Tensor& dy, const Tensor& x,
                                    const Tensor& weight) {
-  check_matrix(x, dtype_, "weighted_sum_backward: x");
-  check(dx, dtype_, x.shape, "weighted_sum_backward: dx");
-  check(dy, dtype_, {x[0]}, "weighted_sum_backward: dy");
-  check(weight, dtype_, {x[1]}, "weighted_sum_backward: weight");
-  check(dweight, Dtype::f32, {x[1]}, "weighted_sum_backward: dweight");
+  check_weighted_sum_backward(dx, dweight, dy, x, weight, dtype_);
   const std::int64_t count = x[0], width = x[1];
   // Every thread has columns of its own, and goes through all rows of them.
   constexpr std::int64_t columns = 256;
