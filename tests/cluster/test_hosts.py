@@ -14,7 +14,7 @@ import hosts
 import numpy as np
 import pytest
 from hosts import Hosts, launch
-from lockstep import plan
+from lockstep import prediction
 
 TINY = ["--model-size", "test", "--vocab-size", "64", "--context-length", "16",
         "--data", "random", "--device", "cpu", "--threads", "1",
@@ -67,7 +67,7 @@ def test_every_strategy_computes_over_the_network_what_one_rank_does(network):
     train(network, {"host1": 1}, *options, "--batch-size", "4", "--sync",
           "none", "--output", "one.h5")
     expected = column(network.folder / "one.h5", "steps/loss")
-    for sync in plan.STRATEGIES:
+    for sync in prediction.STRATEGIES:
         train(network, {"host1": 2, "host2": 1, "host3": 1}, *options,
               "--batch-size", "1", "--sync", sync, "--output", "four.h5")
         with h5py.File(network.folder / "four.h5") as run:
@@ -83,8 +83,8 @@ def test_a_slow_link_takes_the_time_that_the_planner_knows_of(network):
     fast = slowed(network, [], *options)
     slow = slowed(network, ["tbf", "rate", "10mbit", "burst", "16kb",
                             "latency", "1s"], *options)
-    link = plan.Link(latency_us=0, bandwidth=10e6 / 8 / 1e9)
-    predicted_ms = plan.collective_us(
+    link = prediction.Link(latency_us=0, bandwidth=10e6 / 8 / 1e9)
+    predicted_ms = prediction.collective_us(
         "all-reduce", column(network.folder / "slow.h5",
                              "memory/gradients")[0, 0], 2, 1, link, link) / 1e3
     assert predicted_ms > 100
@@ -106,8 +106,8 @@ def test_a_far_host_takes_the_latency_that_the_planner_knows_of(network):
     near = slowed(network, [], *options)
     far = slowed(network, ["netem", "delay", "50ms"], *options)
     calls = column(network.folder / "slow.h5", "comm/calls").max()
-    link = plan.Link(latency_us=50e3, bandwidth=math.inf)
-    predicted_ms = calls * plan.collective_us("all-reduce", 0, 2, 1, link,
+    link = prediction.Link(latency_us=50e3, bandwidth=math.inf)
+    predicted_ms = calls * prediction.collective_us("all-reduce", 0, 2, 1, link,
                                               link) / 1e3
     assert near.min() < predicted_ms / 10, "the link was slow anyway"
     assert far.min() > 0.9 * predicted_ms
