@@ -103,6 +103,18 @@ __device__ inline void arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier)
                : "memory");
 }
+// Once all lanes of a warp have done what the barrier waits for, one arrives
+// for them. compute-sanitizer's racecheck orders a lane's accesses by its own
+// arrivals only: built for it, all lanes arrive.
+#if defined(LOCKSTEP_RACECHECK)
+constexpr int arrivals_of_warp = 32;
+#else
+constexpr int arrivals_of_warp = 1;
+#endif
+__device__ inline void arrive_as_warp(std::uint32_t barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 < arrivals_of_warp) arrive(barrier);
+}
 __device__ inline void wait(std::uint32_t barrier, int parity) {
   std::uint32_t done = 0;
   do {

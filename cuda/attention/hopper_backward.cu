@@ -97,11 +97,12 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   if (threadIdx.x == 0) {
     init_barrier(own_full, 1);
     init_barrier(may_add, 1);
-    init_barrier(added, groups * warpgroup / 32);
-    init_barrier(gradients_read, groups * warpgroup / 32);
+    constexpr int arrivals = groups * warpgroup / 32 * arrivals_of_warp;
+    init_barrier(added, arrivals);
+    init_barrier(gradients_read, arrivals);
     for (int i = 0; i < Shape::stages; ++i) {
-      init_barrier(full + 8 * i, 2);
-      init_barrier(empty + 8 * i, groups * warpgroup / 32);
+      init_barrier(full + 8 * i, 1 + arrivals_of_warp);
+      init_barrier(empty + 8 * i, arrivals);
     }
     fence_barrier_init();
   }
@@ -156,8 +157,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
           for (int j = 0; j < step / 32; ++j) {
             store_pair(to + j * 32 * row_values_bytes, value[j]);
           }
-          __syncwarp();
-          if (lane == 0) arrive(full + 8 * stage.index);
+          arrive_as_warp(full + 8 * stage.index);
           stage.next();
         }
       }
@@ -197,8 +197,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   int phase = 0;  // of the barriers of a round's dq
 
   const auto take_dq = [&](int round) {
-    __syncwarp();
-    if (lane == 0) arrive(gradients_read);
+    arrive_as_warp(gradients_read);
     wait(may_add, phase);
     phase ^= 1;
     float* const sum =
@@ -246,8 +245,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
                         : add_to_sum(sum + i * warpgroup * 4, part);
       }
     }
-    __syncwarp();
-    if (lane == 0) arrive(added);
+    arrive_as_warp(added);
   };
 
   // dq of the round whose gradients are the newest, once all warpgroups' are
@@ -353,8 +351,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       pin(dv);
       pin(p_packed);
       pin(ds_packed);
-      __syncwarp();
-      if (lane == 0) arrive(empty + 8 * stage.index);
+      arrive_as_warp(empty + 8 * stage.index);
       stage.next();
     }
     fence_async_proxy();

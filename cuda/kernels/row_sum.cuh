@@ -26,58 +26,100 @@ struct OnlineSum {
   }
 };
 
-// A thread's part of a row: packs of elements, this many in flight at a time.
-constexpr int packs_at_once = 4;
+// What a block's threads have of rows of one length: packs of `width` elements,
+// a few of them in registers. What longer rows have more is read at each visit.
+constexpr int packs_in_registers = 4;
 
-// Calls visit(index, values[rows][width]) over the first `count` elements of
-// some rows of one length: packs of `width`, then single elements. All of a
-// thread's packs are asked for before the first is made into fp32.
-template <int width, class Visit, class T, class... Rest>
-__device__ void for_row(std::int64_t count, Visit visit, const T* first,
-                        const Rest*... rest) {
-  constexpr int rows = 1 + sizeof...(rest);
-  const T* const row[rows] = {first, rest...};
-  const std::int64_t whole = count / width * width;
-  const std::int64_t step = std::int64_t{blockDim.x} * width;
-  for (std::int64_t i = std::int64_t{threadIdx.x} * width; i < whole;
-       i += packs_at_once * step) {
-    Pack<T, width> packs[packs_at_once][rows];
+template <int width, class T, int rows = 1>
+class BlockRows {
+ public:
+  template <class... Row>
+  __device__ BlockRows(int count, const Row*... row)
+      : rows_{row...}, count_(count) {
 #pragma unroll
-    for (int p = 0; p < packs_at_once; ++p) {
-      if (i + p * step >= whole) continue;
-#pragma unroll
-      for (int r = 0; r < rows; ++r)
-        packs[p][r] = load_pack<width>(row[r] + i + p * step);
-    }
-#pragma unroll
-    for (int p = 0; p < packs_at_once; ++p) {
-      if (i + p * step >= whole) continue;
-      float x[rows][width];
-#pragma unroll
-      for (int r = 0; r < rows; ++r) to_float(x[r], packs[p][r]);
-      visit(i + p * step, x);
+    for (int p = 0; p < packs; ++p) {
+      if (start(p) < whole()) load_packs(held_[p], start(p));
     }
   }
-  for (std::int64_t i = whole + threadIdx.x; i < count; i += blockDim.x) {
-    float x[rows][1];
-#pragma unroll
-    for (int r = 0; r < rows; ++r) load(x[r], row[r] + i);
-    visit(i, x);
-  }
-}
 
-// The maximum of scale·x over a row and Σ exp(scale·x − maximum), the same on
-// all threads.
-template <int width, class T>
-__device__ OnlineSum<T> sum_row(const T* row, std::int64_t count, float scale) {
-  OnlineSum<T> mine;
-  for_row<width>(
-      count,
-      [&](std::int64_t, auto& x) {
-        for (float& value : x[0]) value *= scale;
-        mine.add(x[0]);
-      },
-      row);
+  // Calls visit(index, values[rows][width]) over all elements, those in
+  // registers first: packs of `width`, then single elements.
+  template <class Visit>
+  __device__ void visit(Visit visit) {
+    pin();
+#pragma unroll
+    for (int p = 0; p < packs; ++p) {
+      if (start(p) < whole()) visit_packs(start(p), held_[p], visit);
+    }
+#pragma unroll 4
+    for (int i = start(packs); i < whole(); i += int(blockDim.x) * width) {
+      Kept kept[rows];
+      load_packs(kept, i);
+      visit_packs(i, kept, visit);
+    }
+#pragma unroll 1
+    for (int i = whole() + int(threadIdx.x); i < count_; i += blockDim.x) {
+      float x[rows][1];
+#pragma unroll
+      for (int r = 0; r < rows; ++r) load(x[r], rows_[r] + i);
+      visit(i, x);
+    }
+  }
+
+ private:
+  static constexpr int packs = packs_in_registers / rows;
+  // Kept as words: the compiler gives each bf16 of a pack a register.
+  using Kept = std::conditional_t<width == full_width<T>, uint4, T>;
+
+  __device__ int whole() const {
+    return count_ / width * width;
+  }
+  __device__ int start(int pack) const {
+    return int(threadIdx.x + pack * blockDim.x) * width;
+  }
+
+  __device__ void load_packs(Kept (&kept)[rows], int first) const {
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+      kept[r] = *reinterpret_cast<const Kept*>(rows_[r] + first);
+    }
+  }
+
+  template <class Visit>
+  static __device__ void visit_packs(int first, const Kept (&kept)[rows],
+                                     Visit visit) {
+    float x[rows][width];
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+      to_float(x[r], __builtin_bit_cast(Pack<T, width>, kept[r]));
+    }
+    visit(first, x);
+  }
+
+  // Hides that values were made into fp32 before, or the compiler keeps those,
+  // in twice as many registers.
+  __device__ void pin() {
+    if constexpr (std::is_same_v<T, bf16> && width == full_width<T>) {
+#pragma unroll
+      for (auto& kept : held_) {
+#pragma unroll
+        for (uint4& words : kept) {
+          asm volatile(""
+                       : "+r"(words.x), "+r"(words.y), "+r"(words.z),
+                         "+r"(words.w));
+        }
+      }
+    }
+  }
+
+  const T* rows_[rows];
+  int count_;
+  Kept held_[packs][rows];
+};
+
+// What the block's threads have seen together, the same on all of them.
+template <class T>
+__device__ OnlineSum<T> block_total(const OnlineSum<T>& mine) {
   __shared__ float of_warp[32];
   float maximum = mine.maximum;
   for (int offset = 16; offset > 0; offset /= 2) {
@@ -93,9 +135,12 @@ __device__ OnlineSum<T> sum_row(const T* row, std::int64_t count, float scale) {
   return {maximum, block_sum(scaled)};
 }
 
-// Threads for a row that is read in accesses of `width` elements.
-inline unsigned threads_for(std::int64_t count, int width) {
-  return row_threads(divide_up(count, width * packs_at_once), 512);
+// Threads that have `rows` rows of `count` elements in registers, if a block
+// can.
+constexpr int most_row_threads = 576;
+inline unsigned threads_for(std::int64_t count, int width, int rows = 1) {
+  return row_threads(divide_up(count, width * packs_in_registers / rows),
+                     most_row_threads);
 }
 
 }  // namespace lockstep::kernels

@@ -1,60 +1,60 @@
 #include "cuda/kernels/row_sum.cuh"
 
 // The softmax of attention that keeps its scores, one block a row. Moves the
-// scores in and out forward, and three tensors of that size backward; what is
-// read again comes from cache.
+// scores in and out forward, and three tensors of that size backward.
 namespace lockstep::kernels {
 namespace {
 
 template <class T, int width>
-__global__ void softmax_kernel(const Scores<T> scores, float* lse, float scale,
-                               bool causal) {
+__global__ void __launch_bounds__(most_row_threads, 2)
+    softmax_kernel(const Scores<T> scores, float* lse, float scale,
+                   bool causal) {
   const std::int64_t index = blockIdx.x;
   T* row = scores.data + index * scores.keys;
-  const std::int64_t visible =
-      causal ? index % scores.queries + 1 : scores.keys;
-  const OnlineSum<T> all = sum_row<width>(row, visible, scale);
+  const int visible = int(causal ? index % scores.queries + 1 : scores.keys);
+  BlockRows<width, T> held(int(scores.keys), row);
+  OnlineSum<T> mine;
+  held.visit([&](int first, auto& x) {
+    const int seen = visible - first;
+    int key = 0;
+    for (float& value : x[0]) value = key++ < seen ? scale * value : -INFINITY;
+    mine.add(x[0]);
+  });
+  const OnlineSum<T> all = block_total(mine);
   if (threadIdx.x == 0) lse[index] = all.maximum + logf(all.sum);
   const float inverse = 1 / all.sum;
-  for_row<width>(
-      scores.keys,
-      [&](std::int64_t first, auto& x) {
-        const std::int64_t seen = visible - first;
-        int key = 0;
-        for (float& value : x[0]) {
-          const float p = exponential<T>(scale * value, all.maximum) * inverse;
-          value = key++ < seen ? p : 0;
-        }
-        store(row + first, x[0]);
-      },
-      row);
+  held.visit([&](int first, auto& x) {
+    const int seen = visible - first;
+    int key = 0;
+    for (float& value : x[0]) {
+      const float p = exponential<T>(scale * value, all.maximum) * inverse;
+      value = key++ < seen ? p : 0;
+    }
+    store(row + first, x[0]);
+  });
 }
 
 template <class T, int width>
-__global__ void softmax_backward_kernel(const Scores<T> gradient,
-                                        const T* probabilities, float scale) {
+__global__ void __launch_bounds__(most_row_threads, 2)
+    softmax_backward_kernel(const Scores<T> gradient, const T* probabilities,
+                            float scale) {
   const std::int64_t begin = blockIdx.x * gradient.keys;
   T* row = gradient.data + begin;
   const T* p_row = probabilities + begin;
+  BlockRows<width, T, 2> held(int(gradient.keys), row, p_row);
   float mine = 0;
-  for_row<width>(
-      gradient.keys,
-      [&](std::int64_t, const auto& x) {
-        const auto& [dp, p] = x;
-        for (int i = 0; i < sizeof p / sizeof *p; ++i) mine += p[i] * dp[i];
-      },
-      row, p_row);
+  held.visit([&](int, const auto& x) {
+    const auto& [dp, p] = x;
+    for (int i = 0; i < sizeof p / sizeof *p; ++i) mine += p[i] * dp[i];
+  });
   const float delta = block_sum(mine);
-  for_row<width>(
-      gradient.keys,
-      [&](std::int64_t first, auto& x) {
-        auto& [dp, p] = x;
-        for (int i = 0; i < sizeof p / sizeof *p; ++i) {
-          dp[i] = scale * p[i] * (dp[i] - delta);
-        }
-        store(row + first, dp);
-      },
-      row, p_row);
+  held.visit([&](int first, auto& x) {
+    auto& [dp, p] = x;
+    for (int i = 0; i < sizeof p / sizeof *p; ++i) {
+      dp[i] = scale * p[i] * (dp[i] - delta);
+    }
+    store(row + first, dp);
+  });
 }
 
 }  // namespace
@@ -83,11 +83,12 @@ void softmax_backward(const Launch& launch, const Scores<T>& dp, const T* p,
   constexpr int width = full_width<T>;
   if (rows_are_aligned<T>(dp.keys, dp.data, p)) {
     softmax_backward_kernel<T, width>
-        <<<blocks, threads_for(dp.keys, width), 0, launch.stream>>>(dp, p,
-                                                                    scale);
+        <<<blocks, threads_for(dp.keys, width, 2), 0, launch.stream>>>(dp, p,
+                                                                       scale);
   } else {
     softmax_backward_kernel<T, 1>
-        <<<blocks, threads_for(dp.keys, 1), 0, launch.stream>>>(dp, p, scale);
+        <<<blocks, threads_for(dp.keys, 1, 2), 0, launch.stream>>>(dp, p,
+                                                                   scale);
   }
   check_launch("softmax backward");
 }
