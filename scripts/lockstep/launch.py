@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 from pathlib import Path
 
 from lockstep import ROOT
@@ -47,6 +48,16 @@ def mpirun(ranks: int, launcher: str = "") -> list[str]:
     cores = len(os.sched_getaffinity(0))
     more = ["--oversubscribe"] if ranks > cores else []
     return ["mpirun", "-np", str(ranks), "--bind-to", "none", *more]
+
+
+def gpus() -> int:
+    """Those of this machine that the driver lists."""
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True,
+                                text=True, check=False).stdout
+    except OSError:
+        return 0
+    return sum(line.startswith("GPU ") for line in listed.splitlines())
 
 
 def count(text: str) -> int:

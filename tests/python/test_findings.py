@@ -27,8 +27,21 @@ def test_answers_that_do_not_depend_on_speed_are_right(table):
     assert held["Attention's memory grows with T², flash attention's with T"] \
         == "yes"
     assert held["FSDP saves 65 % of the state (8 ranks)"] == "yes"
-    run = read_run(studies.folder / "eight-fsdp.h5")
+    run = read_run(studies.folder / "state-8-fsdp.h5")
     assert run.ranks == 8
+
+
+def test_ranks_on_one_gpu_say_nothing_of_links(tmp_path, monkeypatch):
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H200 (UUID: GPU-1)'\n")
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    studies = findings.Studies(tmp_path, "cuda", findings.SCALES["tiny"])
+    assert studies.gpus == 1
+    claims = [c for c in findings.CLAIMS if "all-reduce" in c.text.lower()]
+    assert len(claims) == 2
+    for row in findings.find(studies, tuple(claims)).rows:
+        assert row[-1] == "not claimed" and "share 1 GPU" in row[2]
 
 
 def test_a_program_that_fails_is_told_and_the_rest_goes_on(tmp_path):
