@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -68,7 +68,7 @@ class Cluster:
         self.environment = launch.environment() | {
             "SLURM_CONF": str(self.folder / "slurm.conf"),
             "LOCKSTEP_BUILD": str(launch.find_program("train").parent)}
-        self._daemons: list[subprocess.Popen[bytes]] = []
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._hosts = hosts
         self._cores = cores
 
@@ -96,18 +96,47 @@ class Cluster:
                      *(f"--{what}-file={self.folder}/munge.{what}"
                        for what in ("log", "pid", "seed")),
                      f"--socket={self.folder}/munge.socket")
-        _wait("munge", lambda: (self.folder / "munge.socket").exists(), 20)
+        self._wait("munge", (self.folder / "munge.socket").exists)
         self._daemon("slurmctld", "-D")
         for node in self._hosts.names:
             self._daemon("slurmd", "-D", host=node)
-        _wait("the nodes", lambda: self.slurm(
-            "sinfo", "-h", "-N", "-o", "%T", check=False).split() ==
-            ["idle"] * len(self._hosts.names), 60)
+        self._wait("the nodes", self._nodes_are_idle)
+
+    def _nodes_are_idle(self) -> bool:
+        states = self.slurm("sinfo", "-h", "-N", "-o", "%N %T", check=False)
+        nodes = dict(line.split() for line in states.splitlines())
+        for node, state in nodes.items():
+            # A slow machine's node may have been given up before it spoke.
+            if state.rstrip("*") in ("down", "drained"):
+                self.slurm("scontrol", "update", f"NodeName={node}",
+                           "State=RESUME", check=False)
+        return [nodes.get(name) for name in self._hosts.names] == \
+            ["idle"] * len(self._hosts.names)
+
+    def _wait(self, what: str, ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 180
+        while not ready():
+            ended = {name: daemon.returncode
+                     for name, daemon in self._daemons.items()
+                     if daemon.poll() is not None}
+            assert not ended and time.monotonic() < deadline, \
+                f"{what}: not ready; ended: {ended}\n{self._reports()}"
+            time.sleep(0.2)
+
+    def _reports(self) -> str:
+        """What Slurm says of its nodes, and the ends of all logs."""
+        nodes = self.slurm("sinfo", "-N", "-o", "%N %T %E", check=False)
+        logs = [log for end in ("out", "log")
+                for log in sorted(self.folder.glob(f"*.{end}"))]
+        return "\n".join([nodes, *(
+            f"{log.name}: {log.read_text(errors='replace')[-1500:]}"
+            for log in logs)])
 
     def stop(self) -> None:
-        for daemon in reversed(self._daemons):
+        daemons = list(self._daemons.values())
+        for daemon in reversed(daemons):
             daemon.send_signal(signal.SIGTERM)
-        for daemon in self._daemons:
+        for daemon in daemons:
             try:
                 daemon.wait(15)
             except subprocess.TimeoutExpired:
@@ -135,16 +164,9 @@ class Cluster:
         if host:
             command = self._hosts.command(host, *command)
         with open(self.folder / f"{name}{host}.out", "ab") as log:
-            self._daemons.append(subprocess.Popen(
+            self._daemons[name + host] = subprocess.Popen(
                 command, env=self.environment, stdout=log, stderr=log,
-                cwd=self.folder))
-
-
-def _wait(what: str, ready, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not ready():
-        assert time.monotonic() < deadline, f"{what}: not ready in {seconds} s"
-        time.sleep(0.2)
+                cwd=self.folder)
 
 
 @contextmanager
