@@ -58,13 +58,16 @@ bool has_process_manager() {
   return false;
 }
 
-// Open MPI, where it recognises such processes, ends each with a page of text
-// about how it was built; so this comes before MPI starts.
-void refuse_singletons_of_slurm() {
-  const std::string why = why_slurm_singleton();
-  if (why.empty() || has_process_manager()) return;
-  fmt::print(stderr, "error: {}\n", why);
-  std::exit(2);
+// Open MPI ends processes that srun started and nothing introduces to others
+// with a page of text about how it was built. So before MPI starts, several
+// tasks are refused, and one alone becomes a process like any other.
+void settle_singletons_of_slurm() {
+  if (has_process_manager()) return;
+  if (const std::string why = why_slurm_singleton(); !why.empty()) {
+    fmt::print(stderr, "error: {}\n", why);
+    std::exit(2);
+  }
+  unsetenv("SLURM_STEP_ID");
 }
 
 }  // namespace
@@ -140,7 +143,7 @@ World::World(int& argc, char**& argv) {
   // Waiting ranks give their core away instead of spinning: on CPUs the
   // communication lane shares its cores with compute.
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
-  refuse_singletons_of_slurm();
+  settle_singletons_of_slurm();
   int provided = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
   handles_ = std::make_unique<Handles>();

@@ -223,11 +223,21 @@ def test_a_finished_job_that_is_requeued_ends_at_once(cluster):
     assert "start 2," in (run / "run.log").read_text()
 
 
-def test_srun_without_pmix_is_refused(cluster):
-    done = subprocess.run(
-        ["srun", "-N2", "-n4", "--mpi=none", str(launch.find_program("train")), *TINY],
-        env=cluster.environment, cwd=cluster.folder, text=True,
-        capture_output=True, timeout=60)
+def without_pmix(cluster: Cluster, *words: str):
+    return subprocess.run(
+        ["srun", "--mpi=none", *words, str(launch.find_program("train")),
+         *TINY, "--steps", "2"], env=cluster.environment, cwd=cluster.folder,
+        text=True, capture_output=True, timeout=60)
+
+
+def test_one_task_without_pmix_is_a_run_of_one_rank(cluster):
+    done = without_pmix(cluster, "-n1")
+    assert done.returncode == 0, done.stderr
+    (cluster.folder / "run.h5").unlink()
+
+
+def test_several_tasks_without_pmix_are_refused(cluster):
+    done = without_pmix(cluster, "-N2", "-n4")
     assert done.returncode == 2
     assert done.stderr.count("Slurm started 4 tasks, MPI sees 1") == 4
     assert not (cluster.folder / "run.h5").exists()
