@@ -12,7 +12,8 @@ from plotly.offline import get_plotlyjs
 
 from lockstep import benchfile, benchplots, plots, tables
 from lockstep.plots import Plot
-from lockstep.runfile import NotARecord, Run, labels, read_run
+from lockstep.runfile import (NotARecord, Run, is_checkpoint, labels,
+                              read_run)
 from lockstep.summary import run_tables
 from lockstep.tables import Table, counted
 
@@ -43,14 +44,17 @@ footer { margin-top: 48px; color: #777; font-size: 0.85rem; }
 
 
 def gather_paths(arguments: list[str]) -> list[Path]:
-    """Files as they are, folders as the .h5 files below them."""
+    """Files as they are, folders as the records and benchmark files in
+    them and below, without the runs' checkpoints."""
     paths = []
     for argument in arguments:
         path = Path(argument)
         if path.is_dir():
-            found = sorted(path.rglob("*.h5"))
+            found = [file for file in sorted(path.rglob("*.h5"))
+                     if not is_checkpoint(file)]
             if not found:
-                raise NotARecord(f"{path}: no .h5 file in this folder")
+                raise NotARecord(f"{path}: no record or benchmark file in "
+                                 "this folder")
             paths += found
         else:
             paths.append(path)

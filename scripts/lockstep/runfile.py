@@ -210,6 +210,12 @@ def open_record(path: Path) -> h5py.File:
             from None
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Whether a file holds a run's state rather than its record."""
+    with open_record(path) as file:
+        return "weights" in file and "steps" not in file
+
+
 def read_run(path: Path) -> Run:
     """A run record, however far the run came."""
     with open_record(path) as file:

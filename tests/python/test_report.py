@@ -261,6 +261,19 @@ def test_a_folder_stands_for_its_files(records, tmp_path, capsys):
     assert f"of {len(records)} runs" in capsys.readouterr().out
 
 
+def test_a_job_s_folder_stands_for_its_record_not_its_checkpoints(
+        tmp_path, capsys):
+    job = tmp_path / "train-7"
+    job.mkdir()
+    train(1, job / "run.h5", "--steps", "2",
+          "--checkpoint", str(job / "checkpoints"))
+    assert list((job / "checkpoints").glob("*.h5"))
+    write_report([job], tmp_path / "r.html")
+    assert "of 1 run\n" in capsys.readouterr().out
+    assert report.main([str(job / "checkpoints")]) == 1
+    assert "no record or benchmark file" in capsys.readouterr().err
+
+
 def test_wrong_files_are_one_line(tmp_path, capsys):
     bad = tmp_path / "bad.h5"
     bad.write_text("nothing")
