@@ -174,7 +174,13 @@ void CudaOps::linear_backward_weight(const Tensor& dweight, const Tensor& dy,
 }
 
 void CudaOps::rope(const Heads& x, const Tensor& table, Pass pass) {
-  check_rope(x, table, dtype_);
+  check_heads(x, dtype_, "rope: x");
+  require(x.head_dim % 2 == 0, "rope: heads of {}, wanted an even number",
+          x.head_dim);
+  require(table.shape.rank() == 3 && table[0] >= x.tokens,
+          "rope: a table of shape {} for {} tokens", table.shape.text(),
+          x.tokens);
+  check(table, Dtype::f32, {table[0], x.head_dim / 2, 2}, "rope: table");
   with_storage([&]<class T>(T) {
     kernels::rope<T>(
         launch_,
@@ -196,14 +202,13 @@ void CudaOps::attention_backward(const Heads& dq, const Heads& dk,
                                  const Heads& dv, const Heads& dout,
                                  const Heads& o, const Tensor& lse,
                                  const Heads& q, const Heads& k, const Heads& v,
-                                 bool causal, const Tensor& rope_table) {
-  check_attention_backward(dq, dk, dv, dout, o, lse, q, k, v, causal,
-                           rope_table, dtype_);
+                                 bool causal) {
+  check_attention_backward(dq, dk, dv, dout, o, lse, q, k, v, causal, dtype_);
   const attention::BackwardHeads heads{dq, dk, dv, dout, o, q, k, v};
   void* const scratch = scratch_.at_least(
       attention::backward_scratch_bytes(precision_, heads, causal));
   attention::backward(launch_.stream, precision_, heads, as<const float>(lse),
-                      scratch, causal, as<const float>(rope_table));
+                      scratch, causal);
 }
 
 void CudaOps::matmul(const Heads& c, const Heads& a, Transpose op_a,

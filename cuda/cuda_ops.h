@@ -43,7 +43,7 @@ class CudaOps final : public Ops {
   void attention_backward(const Heads& dq, const Heads& dk, const Heads& dv,
                           const Heads& dout, const Heads& o, const Tensor& lse,
                           const Heads& q, const Heads& k, const Heads& v,
-                          bool causal, const Tensor& rope_table) override;
+                          bool causal) override;
 
   void matmul(const Heads& c, const Heads& a, Transpose op_a, const Heads& b,
               Transpose op_b) override;

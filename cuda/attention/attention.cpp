@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "cuda/attention/kernels.h"
-#include "cuda/kernels/kernels.h"
 
 namespace lockstep::attention {
 namespace {
@@ -114,7 +113,7 @@ Forward<T> forward_problem(const Heads& o, float* lse, const Heads& q,
 template <class T>
 Backward<T> backward_problem(const Extents& extents, const BackwardHeads& at,
                              const float* lse, const Scratch& scratch,
-                             void* memory, const float* rope_table) {
+                             void* memory) {
   auto* const bytes = static_cast<std::byte*>(memory);
   return {extents,
           view<T>(at.dq),
@@ -126,17 +125,9 @@ Backward<T> backward_problem(const Extents& extents, const BackwardHeads& at,
           view<const T>(at.q),
           view<const T>(at.k),
           view<const T>(at.v),
-          rope_table,
           reinterpret_cast<float*>(bytes),
           reinterpret_cast<int*>(bytes + scratch.turns_at),
           reinterpret_cast<float*>(bytes + scratch.sums_at)};
-}
-
-template <class T>
-void turn_back(cudaStream_t stream, const Heads& x, const float* rope_table) {
-  kernels::rope<T>({stream}, {static_cast<T*>(x.data), x.batch, x.tokens,
-                              x.heads, x.head_dim, x.batch_stride,
-                              x.token_stride, x.head_stride, rope_table, -1});
 }
 
 }  // namespace
@@ -167,15 +158,12 @@ std::int64_t backward_scratch_bytes(Precision precision,
 }
 
 void backward(cudaStream_t stream, Precision precision, const BackwardHeads& at,
-              const float* lse, void* memory, bool causal,
-              const float* rope_table) {
+              const float* lse, void* memory, bool causal) {
   const auto run = [&]<class T>(T) {
     const Extents extents = extents_of(at.q, at.k, causal);
     const Kernels kernels = kernels_for(precision, extents, at);
     const Scratch scratch(extents, kernels);
-    const auto problem =
-        backward_problem<T>(extents, at, lse, scratch, memory, rope_table);
-    // dq and dk are zero then, turned or not.
+    const auto problem = backward_problem<T>(extents, at, lse, scratch, memory);
     if (kernels == Kernels::single_token) {
       return single_token_backward(stream, problem);
     }
@@ -185,10 +173,6 @@ void backward(cudaStream_t stream, Precision precision, const BackwardHeads& at,
     }
     kernels == Kernels::mma ? mma_backward(stream, problem)
                             : fma_backward(stream, problem);
-    if (rope_table != nullptr) {
-      turn_back<T>(stream, at.dq, rope_table);
-      turn_back<T>(stream, at.dk, rope_table);
-    }
   };
   at.q.dtype == Dtype::bf16 ? run(bf16{}) : run(float{});
 }

@@ -20,6 +20,6 @@ std::int64_t backward_scratch_bytes(Precision precision,
                                     const BackwardHeads& heads, bool causal);
 void backward(cudaStream_t stream, Precision precision,
               const BackwardHeads& heads, const float* lse, void* scratch,
-              bool causal, const float* rope_table);
+              bool causal);
 
 }  // namespace lockstep::attention

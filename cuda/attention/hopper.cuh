@@ -419,17 +419,6 @@ __device__ inline float element_of(std::uint32_t pair, int index) {
   return __uint_as_float(index == 0 ? pair << 16 : pair & 0xffff0000u);
 }
 
-// Turns (x, y), elements `column` and the next of token `token`, back by RoPE's
-// angle.
-__device__ inline void turn_back(float& x, float& y, const float* rope_table,
-                                 int head_dim, int token, int column) {
-  const float2 angle = *reinterpret_cast<const float2*>(
-      rope_table + std::int64_t{token} * head_dim + column);
-  const float even = x * angle.x + y * angle.y;
-  y = y * angle.x - x * angle.y;
-  x = even;
-}
-
 // Starts to write a warpgroup's 64×D result, each of a thread's two rows times
 // its factor, through its boxes in shared memory to tokens [token, token + 64).
 // `group` is the warpgroup's index in the block.

@@ -19,8 +19,6 @@
 //   64           128   64              4       131 KB         240
 //   64, T ≥ 2048 192   64              4       188 KB         160
 //   80, 96, 128  128   64              3       195 KB         240
-// Both dq and dk are turned back by RoPE's angles, where there are any, before
-// they are rounded.
 // Moves q, k, v, dout in and dk, dv, dq out of device memory; q and dout are
 // read again from L2 by each block, and sums of dq (fp32) are added to there.
 namespace lockstep::attention {
@@ -231,11 +229,6 @@ __global__ void __launch_bounds__(Shape::threads, 1)
 #pragma unroll
           for (int i = 0; i < D / 8; ++i) {
             if (8 * i < extents.head_dim) {
-              if (problem.rope_table != nullptr) {
-                turn_back(dq[4 * i + 2 * half], dq[4 * i + 2 * half + 1],
-                          problem.rope_table, extents.head_dim, query,
-                          8 * i + lane % 4 * 2);
-              }
               *reinterpret_cast<std::uint32_t*>(to + 8 * i) =
                   pack(dq[4 * i + 2 * half] * extents.scale,
                        dq[4 * i + 2 * half + 1] * extents.scale);
@@ -374,16 +367,6 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   }
   sync_threads<groups * warpgroup>(1);  // keys are no longer read
   store_result<D>(tensors.dv, own_v, dv, 1, 1, 1 + group, group_key, item);
-  if (problem.rope_table != nullptr) {
-#pragma unroll
-    for (int j = 0; j < D / 4; ++j) {
-      const int own = key + j % 2 * 8, column = j / 2 * 8 + lane % 4 * 2;
-      if (own < extents.k_tokens && column < extents.head_dim) {
-        turn_back(dk[2 * j], dk[2 * j + 1], problem.rope_table,
-                  extents.head_dim, own, column);
-      }
-    }
-  }
   store_result<D>(tensors.dk, own_k, dk, extents.scale, extents.scale,
                   1 + group, group_key, item);
 #endif

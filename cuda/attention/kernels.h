@@ -45,9 +45,6 @@ struct Backward {
   View<const T> dout, o;
   const float* lse = nullptr;
   View<const T> q, k, v;
-  // [≥tokens, head_dim/2] of (cos, sin), or null. Of these kernels only those
-  // for Hopper turn dq and dk back by them.
-  const float* rope_table = nullptr;
   // Scratch memory. The last two are for kernels that sum up dq in turns (see
   // turns.cuh).
   float* delta = nullptr;  // [batch, heads, q_tokens]: Σ_i dout·o

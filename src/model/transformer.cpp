@@ -339,9 +339,9 @@ void Transformer::backward_block(std::int64_t layer, const Stream& in,
   ops_.linear_backward_input(dbranch, dresidual, weight(output_proj));
   attention_->backward(
       {packed_heads(dqkv, 0, batch, heads), packed_heads(dqkv, 1, batch, heads),
-       packed_heads(dqkv, 2, batch, heads), row_heads(dbranch, batch, heads),
-       rope_table_},
+       packed_heads(dqkv, 2, batch, heads), row_heads(dbranch, batch, heads)},
       saved_attention(at), /*causal=*/true);
+  ops_.rope(query_and_key(dqkv, batch, heads), rope_table_, Pass::backward);
   ops_.linear_backward_weight(stacked(unit, unit.gradients, q_proj, v_proj),
                               dqkv, norm1, unit.accumulate);
   ready(q_proj, v_proj);

@@ -14,7 +14,7 @@ class FlashAttention final : public Attention {
   }
   void backward(const Gradients& to, const Saved& at, bool causal) override {
     ops_.attention_backward(to.dq, to.dk, to.dv, to.dout, at.o, at.lse, at.q,
-                            at.k, at.v, causal, to.rope_table);
+                            at.k, at.v, causal);
   }
 
  private:
@@ -39,10 +39,6 @@ class NaiveAttention final : public Attention {
     ops_.softmax_backward(dp, p, scale(at));
     ops_.matmul(to.dq, matrices(dp), Transpose::no, at.k, Transpose::no);
     ops_.matmul(to.dk, matrices(dp), Transpose::yes, at.q, Transpose::no);
-    if (to.rope_table) {
-      ops_.rope(to.dq, to.rope_table, Pass::backward);
-      ops_.rope(to.dk, to.rope_table, Pass::backward);
-    }
   }
 
  private:

@@ -23,7 +23,6 @@ class Attention {
   };
   struct Gradients {
     Heads dq, dk, dv, dout;
-    Tensor rope_table;  // may be empty
   };
   virtual ~Attention() = default;
   virtual void forward(const Saved& at, bool causal) = 0;

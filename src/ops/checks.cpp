@@ -98,16 +98,6 @@ void check_heads_like(const Heads& heads, const Heads& like, const char* what) {
   }
 }
 
-void check_rope(const Heads& x, const Tensor& table, Dtype dtype) {
-  check_heads(x, dtype, "rope: x");
-  require(x.head_dim % 2 == 0, "rope: heads of {}, wanted an even number",
-          x.head_dim);
-  require(table.shape.rank() == 3 && table[0] >= x.tokens,
-          "rope: a table of shape {} for {} tokens", table.shape.text(),
-          x.tokens);
-  check(table, Dtype::f32, {table[0], x.head_dim / 2, 2}, "rope: table");
-}
-
 void check_attention(const Tensor& lse, const Heads& q, const Heads& k,
                      const Heads& v, bool causal, Dtype dtype) {
   check_heads(q, dtype, "attention: q");
@@ -126,18 +116,13 @@ void check_attention(const Tensor& lse, const Heads& q, const Heads& k,
 void check_attention_backward(const Heads& dq, const Heads& dk, const Heads& dv,
                               const Heads& dout, const Heads& o,
                               const Tensor& lse, const Heads& q, const Heads& k,
-                              const Heads& v, bool causal,
-                              const Tensor& rope_table, Dtype dtype) {
+                              const Heads& v, bool causal, Dtype dtype) {
   check_attention(lse, q, k, v, causal, dtype);
   check_heads_like(o, q, "attention_backward: o");
   check_heads_like(dout, q, "attention_backward: dout");
   check_heads_like(dq, q, "attention_backward: dq");
   check_heads_like(dk, k, "attention_backward: dk");
   check_heads_like(dv, k, "attention_backward: dv");
-  if (rope_table) {
-    check_rope(dq, rope_table, dtype);
-    check_rope(dk, rope_table, dtype);
-  }
 }
 
 void check_weighted_sum_backward(const Tensor& dx, const Tensor& dweight,

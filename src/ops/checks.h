@@ -33,7 +33,6 @@ void check_ids(const Tensor& ids, std::int64_t count, std::int64_t vocabulary,
 void check_heads(const Heads& heads, Dtype dtype, const char* what);
 // Heads of the same batch, heads, tokens and head_dim as `like`.
 void check_heads_like(const Heads& heads, const Heads& like, const char* what);
-void check_rope(const Heads& x, const Tensor& table, Dtype dtype);
 // What both passes of attention demand of their inputs.
 void check_attention(const Tensor& lse, const Heads& q, const Heads& k,
                      const Heads& v, bool causal, Dtype dtype);
@@ -42,8 +41,7 @@ void check_attention(const Tensor& lse, const Heads& q, const Heads& k,
 void check_attention_backward(const Heads& dq, const Heads& dk, const Heads& dv,
                               const Heads& dout, const Heads& o,
                               const Tensor& lse, const Heads& q, const Heads& k,
-                              const Heads& v, bool causal,
-                              const Tensor& rope_table, Dtype dtype);
+                              const Heads& v, bool causal, Dtype dtype);
 void check_weighted_sum_backward(const Tensor& dx, const Tensor& dweight,
                                  const Tensor& dy, const Tensor& x,
                                  const Tensor& weight, Dtype dtype);

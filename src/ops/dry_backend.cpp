@@ -53,7 +53,7 @@ class DryOps final : public Ops {
   void linear_backward_weight(T, T, T, Accumulate) override {}
   void rope(H, T, Pass) override {}
   void attention(H, T, H, H, H, bool) override {}
-  void attention_backward(H, H, H, H, H, T, H, H, H, bool, T) override {}
+  void attention_backward(H, H, H, H, H, T, H, H, H, bool) override {}
   void matmul(H, H, Transpose, H, Transpose) override {}
   void softmax(T, T, float, bool) override {}
   void softmax_backward(T, T, float) override {}

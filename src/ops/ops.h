@@ -130,14 +130,12 @@ class Ops {
   virtual void attention(const Heads& o, const Tensor& lse, const Heads& q,
                          const Heads& k, const Heads& v, bool causal) = 0;
   // dq, dk, dv = gradients, recomputing the probabilities from lse
-  // (Dao 2023, algorithm 2). Where rope_table isn't empty, q and k came out of
-  // rope() with it, and dq, dk are the gradients of what went in.
+  // (Dao 2023, algorithm 2).
   virtual void attention_backward(const Heads& dq, const Heads& dk,
                                   const Heads& dv, const Heads& dout,
                                   const Heads& o, const Tensor& lse,
                                   const Heads& q, const Heads& k,
-                                  const Heads& v, bool causal,
-                                  const Tensor& rope_table) = 0;
+                                  const Heads& v, bool causal) = 0;
 
   // --- attention that keeps its scores, in parts (see ops/attention.h) -------
   // c = op(a)·op(b) for each batch and head, where heads are matrices

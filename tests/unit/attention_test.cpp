@@ -35,7 +35,7 @@ class Attention : public BackendTest {
   }
 
   Result run(const Case& c, const Floats& q, const Floats& k, const Floats& v,
-             const Floats& dout, const Tensor& rope_table = {}) {
+             const Floats& dout) {
     const Shape of_queries{c.batch, c.heads, c.queries, c.dim};
     const Shape of_keys{c.batch, c.heads, c.keys, c.dim};
     const Tensor qt = activations(q, of_queries), kt = activations(k, of_keys);
@@ -49,7 +49,7 @@ class Attention : public BackendTest {
                     c.causal);
     ops().attention_backward(separate(dq), separate(dk), separate(dv),
                              separate(dot), separate(o), lse, separate(qt),
-                             separate(kt), separate(vt), c.causal, rope_table);
+                             separate(kt), separate(vt), c.causal);
     return {get(o), get(lse), get(dq), get(dk), get(dv)};
   }
 
@@ -233,44 +233,7 @@ class Attention : public BackendTest {
                     true);
     ops().attention_backward(part(dqkv, 0), part(dqkv, 1), part(dqkv, 2),
                              row_heads(dout, c.batch, c.heads), o_heads, lse,
-                             part(qkv, 0), part(qkv, 1), part(qkv, 2), true,
-                             {});
-  }
-
-  // Rows of heads [.., tokens, dim], turned back by RoPE's angles.
-  static Doubles turned_back(const Floats& rows, const Floats& table,
-                             std::int64_t tokens, std::int64_t dim) {
-    Doubles turned(rows.size());
-    for (std::int64_t i = 0; i < std::ssize(rows); i += 2) {
-      const std::int64_t at = i / dim % tokens * dim + i % dim;
-      const double cosine = table[at], sine = table[at + 1];
-      turned[i] = rows[i] * cosine + rows[i + 1] * sine;
-      turned[i + 1] = rows[i + 1] * cosine - rows[i] * sine;
-    }
-    return turned;
-  }
-
-  void expect_turned_back(const Case& c) {
-    const Inputs in = random_inputs(c);
-    const std::int64_t angles = std::max(c.queries, c.keys) + 3;
-    const Floats table = rope_table(angles, c.dim, 100.0);
-    const Result plain = run(c, in.q, in.k, in.v, in.dout);
-    const Result got =
-        run(c, in.q, in.k, in.v, in.dout, fp32(table, {angles, c.dim / 2, 2}));
-    const auto what = fmt::format("queries {} keys {} dim {} causal {}",
-                                  c.queries, c.keys, c.dim, c.causal);
-    EXPECT_EQ(got.o, plain.o) << what;
-    EXPECT_EQ(got.dv, plain.dv) << what;
-    // Both have been rounded to the dtype.
-    const double bound = dtype() == Dtype::bf16 ? 0x1p-7 : 1e-6;
-    EXPECT_LE(
-        relative_error(got.dq, turned_back(plain.dq, table, c.queries, c.dim)),
-        bound)
-        << what;
-    EXPECT_LE(
-        relative_error(got.dk, turned_back(plain.dk, table, c.keys, c.dim)),
-        bound)
-        << what;
+                             part(qkv, 0), part(qkv, 1), part(qkv, 2), true);
   }
 
   void expect_same_packed(const Case& c) {
@@ -409,20 +372,6 @@ TEST_P(Attention, ReadsAndWritesPackedRows) {
     expect_same_packed(
         {.batch = 2, .heads = 3, .queries = 67, .keys = 67, .dim = dim});
   }
-}
-
-TEST_P(Attention, TurnsGradientsBackByTheAnglesOfRope) {
-  for (const std::int64_t dim : {16, 40, 64, 80, 96, 128}) {
-    const std::int64_t tokens = dim == 64 && !on_cpu() ? 2100 : 300;
-    expect_turned_back({.batch = 2,
-                        .heads = 2,
-                        .queries = tokens,
-                        .keys = tokens,
-                        .dim = dim});
-    expect_turned_back(
-        {.heads = 2, .queries = 77, .keys = 200, .dim = dim, .causal = false});
-  }
-  expect_turned_back({.heads = 2, .queries = 2, .keys = 2, .dim = 6});
 }
 
 TEST_P(Attention, ErrsLittleMoreThanStoringItsScoresWould) {

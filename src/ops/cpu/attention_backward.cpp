@@ -170,9 +170,8 @@ void CpuOps::attention_backward(const Heads& dq, const Heads& dk,
                                 const Heads& dv, const Heads& dout,
                                 const Heads& o, const Tensor& lse,
                                 const Heads& q, const Heads& k, const Heads& v,
-                                bool causal, const Tensor& rope_table) {
-  check_attention_backward(dq, dk, dv, dout, o, lse, q, k, v, causal,
-                           rope_table, dtype_);
+                                bool causal) {
+  check_attention_backward(dq, dk, dv, dout, o, lse, q, k, v, causal, dtype_);
 
   const AttentionSizes sizes(q, k, causal);
   const std::int64_t floats = HeadBackward<float>::floats(sizes);
@@ -194,10 +193,6 @@ void CpuOps::attention_backward(const Heads& dq, const Heads& dk,
               .run();
         });
   });
-  if (rope_table) {
-    rope(dq, rope_table, Pass::backward);
-    rope(dk, rope_table, Pass::backward);
-  }
 }
 
 }  // namespace lockstep

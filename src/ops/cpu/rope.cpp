@@ -20,9 +20,14 @@ void rotate_pairs(T* x, const float* table, std::int64_t pairs, float sign) {
 }  // namespace
 
 void CpuOps::rope(const Heads& x, const Tensor& table, Pass pass) {
-  check_rope(x, table, dtype_);
-
+  check_heads(x, dtype_, "rope: x");
+  require(x.head_dim % 2 == 0, "rope: an odd head dimension ({})", x.head_dim);
   const std::int64_t pairs = x.head_dim / 2;
+  require(table.shape.rank() == 3 && table[0] >= x.tokens,
+          "rope: a table of shape {} for {} tokens", table.shape.text(),
+          x.tokens);
+  check(table, Dtype::f32, {table[0], pairs, 2}, "rope: table");
+
   const float sign = pass == Pass::forward ? 1.0f : -1.0f;
   const float* angles = table.as<float>();
   with_storage([&]<class T>(T) {
