@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "checkpoint/state.h"
 #include "core/digest.h"
 
 namespace lockstep {
@@ -59,6 +60,16 @@ Drift find_drift(const ParameterStore& store, GradientSync& sync,
     return drift;
   }
   return drift;
+}
+
+void repair_replicas(ParameterStore& store, GradientSync& sync, World& world) {
+  std::vector<UnitState> state;
+  gather_state(store, sync, world, state);
+  scatter_state(store, sync, world, all_state,
+                [&](const Unit& unit, StatePart part, std::span<float> values) {
+                  std::ranges::copy(state[unit.index][int(part)],
+                                    values.begin());
+                });
 }
 
 }  // namespace lockstep

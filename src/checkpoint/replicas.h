@@ -21,4 +21,8 @@ struct Drift {
 Drift find_drift(const ParameterStore& store, GradientSync& sync,
                  Device& device, Communicator& comm, World& world);
 
+// Gives all ranks rank 0's parameters and optimizer state; of what is sharded,
+// every rank keeps its own. Collective, between steps.
+void repair_replicas(ParameterStore& store, GradientSync& sync, World& world);
+
 }  // namespace lockstep

@@ -186,13 +186,7 @@ void Trainer::verify_replicas(Console& console) {
   if (options_.on_drift == OnDrift::stop || drift.ranks.front() == 0) {
     world_.together([&] { fail("{}", what); });
   }
-  std::vector<UnitState> state;
-  gather_state(store(), sync(), world_, state);
-  scatter_state(store(), sync(), world_, all_state,
-                [&](const Unit& unit, StatePart part, std::span<float> values) {
-                  std::ranges::copy(state[unit.index][int(part)],
-                                    values.begin());
-                });
+  repair_replicas(store(), sync(), world_);
   console.warn(what + "; all have rank 0's again");
 }
 
